@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from jax2tf_bridge._dtypes import find_dtype
 from jax2tf_bridge.c_library._interface import Signature
-from jax2tf_bridge.portable import PortableFunction
+from jax2tf_bridge.portable import Aval, PortableFunction
 from shape_poly import evaluate_shape
 
 
@@ -45,24 +46,57 @@ def make_graph(signature: Signature, sizes: Mapping[str, int]) -> ProgramGraph:
     portable = signature.portable
     avals = [*portable.in_avals, *(c.aval for c in portable.lifted_constants)]
     with tf.Graph().as_default() as graph:
-        tensors = [
+        placeholders = [
             tf.compat.v1.placeholder(
-                aval.op_dtype, evaluate_shape(aval.op_shape, sizes), name=f"argument_{i}"
+                _carrier(aval),
+                (*evaluate_shape(aval.op_shape, sizes), *([2] if _is_complex(aval) else [])),
+                name=f"argument_{i}",
             )
             for i, aval in enumerate(avals)
         ]
+        tensors = [_to_dtype(p, aval) for p, aval in zip(placeholders, avals, strict=True)]
         count = len(portable.in_avals)
         results = call_flat(portable, tensors[:count], False, _Placeholders(tensors[count:]))
         outputs = [
-            tf.identity(results[position], name=f"result_{i}")
+            tf.identity(
+                _from_dtype(results[position], portable.out_avals[position]), name=f"result_{i}"
+            )
             for i, position in enumerate(signature.results)
         ]
     needed = _list_needed([output.op for output in outputs])
-    arguments = [i for i, tensor in enumerate(tensors) if tensor.op.name in needed]
-    config = [_format_feed(tensors[i]) for i in arguments]
+    arguments = [i for i, p in enumerate(placeholders) if p.op.name in needed]
+    config = [_format_feed(placeholders[i]) for i in arguments]
     config += [_format_port("fetch", output.op.name) for output in outputs]
     definition = graph.as_graph_def()
     return ProgramGraph(definition.SerializeToString(), "\n".join(config), tuple(arguments))
+
+
+# tfcompile has no C++ types for these dtypes, so programs take their bits, or both parts.
+def _carrier(aval: Aval) -> str:
+    row = find_dtype(aval.op_dtype)
+    if row is None or row.name in ("float32", "float64"):
+        return aval.op_dtype
+    return {"float": f"uint{row.bits}", "complex": row.real}.get(row.kind, row.name)
+
+
+def _is_complex(aval: Aval) -> bool:
+    return aval.op_dtype.startswith("complex")
+
+
+def _to_dtype(tensor: Any, aval: Aval) -> Any:
+    import tensorflow as tf
+
+    if _is_complex(aval):
+        return tf.complex(tensor[..., 0], tensor[..., 1])
+    return tensor if _carrier(aval) == aval.op_dtype else tf.bitcast(tensor, aval.op_dtype)
+
+
+def _from_dtype(tensor: Any, aval: Aval) -> Any:
+    import tensorflow as tf
+
+    if _is_complex(aval):
+        return tf.stack([tf.math.real(tensor), tf.math.imag(tensor)], axis=-1)
+    return tensor if _carrier(aval) == aval.op_dtype else tf.bitcast(tensor, _carrier(aval))
 
 
 def _list_needed(operations: list[Any]) -> set[str]:

@@ -23,7 +23,7 @@ from jax2tf_bridge.errors import (
     StructureError,
     format_bullets,
 )
-from shape_poly import Dim, evaluate_shape, make_plan, shape_text, solve_dimensions, symbolic_shape
+from shape_poly import Dim, Integers, evaluate_shape, make_plan, shape_text, solve, symbolic_shape
 
 _OK, _NO_MEMORY, _NO_WEIGHTS, _NO_SIZE = range(4)
 
@@ -129,7 +129,6 @@ class LoadedSignature:
         self._inputs = {n: (d, symbolic_shape(s)) for n, (d, s) in entry["inputs"].items()}
         self._outputs = {n: (d, symbolic_shape(s)) for n, (d, s) in entry["outputs"].items()}
         self._plan = make_plan([shape for _, shape in self._inputs.values()], None, ())
-        self._in = ctypes.c_int64 * len(self._variables)
 
     def __call__(self, **inputs: Any) -> dict[str, np.ndarray[Any, Any]]:
         """Calls the function.
@@ -191,10 +190,7 @@ class LoadedSignature:
 
     def _solve(self, shapes: list[tuple[int, ...]]) -> Mapping[str, int]:
         expected = [shape for _, shape in self._inputs.values()]
-        try:
-            sizes = solve_dimensions(expected, shapes)
-        except ValueError:
-            sizes = {}
+        sizes = solve(self._plan, shapes, Integers(), smallest=0).values
         for name, shape, actual in zip(self._inputs, expected, shapes, strict=True):
             if evaluate_shape(shape, sizes) != actual:
                 raise self._shape_error(name, actual)

@@ -285,7 +285,7 @@ def _choose_sizes(
         for values in all_sizes
         if not set(variables) - set(values)
     ]
-    if not all_sizes and not set(variables) - set(buckets):
+    if not chosen and not set(variables) - set(buckets):
         chosen = [
             dict(zip(variables, each, strict=True))
             for each in product(*(buckets[v] for v in variables))

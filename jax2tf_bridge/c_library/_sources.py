@@ -58,7 +58,7 @@ const char *{name}_message(const {name} *handle);
 void {name}_free({name} *handle);
 """
     ]
-    parts += [_declare(signature) for signature in interface.signatures]
+    parts += [_declare(name, signature) for signature in interface.signatures]
     parts.append(
         f"""
 /* The signatures as JSON. */
@@ -74,9 +74,8 @@ const char *{name}_description(void);
     return "".join(parts)
 
 
-def _declare(signature: Signature) -> str:
+def _declare(handle: str, signature: Signature) -> str:
     prefix = signature.prefix
-    handle = _handle_type(signature)
     sizes = [f"  int64_t {make_identifier(v)};" for v in signature.variables]
     inputs = [_declare_array(array, "const ") for array in signature.inputs]
     outputs = [_declare_array(array, "") for array in signature.outputs]
@@ -96,15 +95,6 @@ typedef struct {{
 {handle}_status {prefix}_run({handle} *handle, const {prefix}_inputs *inputs,
     const {prefix}_outputs *outputs);
 """
-
-
-def _handle_type(signature: Signature) -> str:
-    suffix = f"_{make_identifier(signature.name)}"
-    return (
-        signature.prefix.removesuffix(suffix)
-        if signature.prefix.endswith(suffix) and (signature.name != "serving_default")
-        else signature.prefix
-    )
 
 
 def _declare_array(array: Array, const: str) -> str:

@@ -1,0 +1,237 @@
+"""compile_library refuses what tfcompile cannot do, and says how to mend it, before it compiles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from jax2tf_bridge import (
+    Padding,
+    Processing,
+    Signature,
+    compile_library,
+    load_library,
+    save,
+)
+from jax2tf_bridge.c_library import _tf_compat
+from jax2tf_bridge.c_library._interface import check_identifiers, make_identifier
+from jax2tf_bridge.c_library._read import read_interface
+from jax2tf_bridge.c_library._sources import write_header, write_wrapper
+from jax2tf_bridge.errors import (
+    FileFormatError,
+    ModuleError,
+    SavingError,
+    ShapeError,
+    UnsupportedByTargetError,
+)
+from tests.house.seams import take_away
+
+X = np.ones((4, 3), np.float32)
+
+
+def halve(x: Any, mask: Any) -> Any:
+    return {"total": jnp.where(mask, x, 0), "int": x.astype(jnp.bfloat16)}
+
+
+def pair(x: Any) -> Any:
+    return jnp.reshape(x, (-1, 2, 3))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model") / "1"
+    signatures = {
+        "serving_default": Signature(
+            halve,
+            args=[X, X > 0],
+            polymorphic_shapes=("(b, 3)", "(b, 3)"),
+            padding=Padding(buckets={"b": [2, 8]}, mask="mask"),
+        ),
+        "pair": Signature(pair, args=[X], polymorphic_shapes="(2*n, 3)"),
+    }
+    save(folder, signatures, vjp_order=0, warm_up=False)
+    return folder
+
+
+def test_header_has_sizes_arrays_and_what_is_compiled(model: Path) -> None:
+    header = write_header(read_interface(model, "net", None, [{"n": 3}, {"b": 1, "n": 2}]))
+    assert (
+        """\
+   Compiled for b=1; smaller ones are padded.
+   Outputs are memory of the caller; an output that is NULL is left out. */
+typedef struct {
+  int64_t b;
+  const float *x; /* [b, 3] */
+} net_inputs;
+typedef struct {
+  uint16_t *int_; /* [b, 3], bits of bfloat16 */
+  float *total; /* [b, 3] */
+} net_outputs;
+net_status net_run(net *handle, const net_inputs *inputs,
+    const net_outputs *outputs);
+"""
+        in header
+    )
+    assert "   Compiled for n=2 or n=3.\n" in header
+    assert "net_status net_pair_run(net *handle, const net_pair_inputs *inputs,\n" in header
+
+
+def test_wrapper_computes_shapes_and_pads(model: Path) -> None:
+    interface = read_interface(model, "net", None, [{"n": 3}])
+    default, pair = interface.signatures
+    assert default.sizes == ({"b": 2}, {"b": 8})  # the buckets
+    wrapper = write_wrapper(interface, [[0, 1], [0]], separate=False, min_alignment=16)
+    assert "shapes[0] = maximum(0, (sizes[0] * INT64_C(2)));" in wrapper.replace(
+        "(INT64_C(2) * sizes[0])", "(sizes[0] * INT64_C(2))"
+    )
+    assert "const bool net_padded[] = {true};" in wrapper
+    assert "const bool net_pair_padded[] = {false};" in wrapper
+    assert pair.format_sizes() == "n=3"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "error", "text"),
+    [
+        (
+            [{"b": 1}],
+            SavingError,
+            "The signature pair has open sizes (n), and a program is compiled for fixed ones. Pass "
+            "sizes for each of them: --sizes n=8",
+        ),
+        (
+            [{"b": 1, "m": 2}],
+            SavingError,
+            "sizes: no signature has the size m. Their open sizes: b, n.",
+        ),
+        ([{"n": -1}], SavingError, "sizes: n must be at least 0. Got: -1."),
+    ],
+)
+def test_sizes(model: Path, sizes: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error) as raised:
+        compile_library(model / "lib", model, sizes=sizes)
+    assert str(raised.value) == text
+
+
+def test_unknown_signature(model: Path) -> None:
+    with pytest.raises(SavingError, match="The model has no signature 'pear': did you mean 'pair'"):
+        compile_library(model / "lib", model, signatures=["pear"])
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            {"name": "a-b"},
+            "'a-b' is no name in C, and all names of the library begin with it. Pass `name`, such "
+            "as 'a_b'.",
+        ),
+        (
+            {"shared": True, "target_triple": "aarch64-unknown-linux-gnu"},
+            "shared builds a library for this machine, so it does not take target_triple. Remove "
+            "one of them; CMake builds the folder for another machine.",
+        ),
+        ({"weights": "file"}, "weights must be 'embedded' or 'separate'. Got: 'file'."),
+        ({"params": {}}, "params are those of functions; a SavedModel has its own."),
+    ],
+)
+def test_options(model: Path, options: Any, text: str) -> None:
+    with pytest.raises(SavingError) as raised:
+        compile_library(model / "lib", model, **options)
+    assert str(raised.value) == text
+
+
+def test_constraints_of_sizes(tmp_path: Path) -> None:
+    cut = Signature(
+        lambda x: x[2:], args=[X], polymorphic_shapes="(b, 3)", polymorphic_constraints=["b >= 3"]
+    )
+    with pytest.raises(ShapeError, match=r"cannot have b=2: it needs b >= 3\. Pass other sizes"):
+        compile_library(tmp_path / "cut_lib", cut, sizes=[{"b": 2}])
+
+
+def _processes() -> Signature:
+    return Signature(
+        lambda x: x * 2,
+        args=[X],
+        polymorphic_shapes="(b, 3)",
+        processing=Processing(
+            preprocess=lambda text: tf.reshape(tf.strings.to_number(text), (-1, 3)),
+            inputs={"text": tf.TensorSpec([None], tf.string)},
+        ),
+    )
+
+
+def _transforms() -> Signature:
+    return Signature(lambda x: jnp.abs(jnp.fft.fft(x)), args=[X])
+
+
+@pytest.mark.parametrize(
+    ("signature", "text"),
+    [
+        (_processes, r"processes text \(string\(.*\)\) in TensorFlow, which tfcompile cannot"),
+        (_transforms, "has a Fourier transform, which tfcompile cannot compile. Compute it"),
+    ],
+)
+def test_functions(tmp_path: Path, signature: Any, text: str) -> None:
+    with pytest.raises(UnsupportedByTargetError, match=text):
+        compile_library(tmp_path / "f_lib", signature())
+    assert not (tmp_path / "f_lib").exists()
+
+
+def test_changed_weights(tmp_path: Path) -> None:
+    def learn(params: Any, x: Any) -> Any:
+        return jnp.sum(x), {"w": params["w"] + x}
+
+    step = Signature(learn, args=[X], updates_params=True)
+    with pytest.raises(UnsupportedByTargetError, match=r"assigns new values to params\['w'\]"):
+        compile_library(tmp_path / "f_lib", step, params={"w": X})
+
+
+def test_other_models(tmp_path: Path) -> None:
+    tf.saved_model.save(tf.Module(), str(tmp_path / "m"))
+    with pytest.raises(FileFormatError, match=r"is not a SavedModel that jax2tf_bridge.save wrote"):
+        compile_library(tmp_path / "f_lib", tmp_path / "m")
+
+
+def test_names_that_become_equal() -> None:
+    names = [(name, make_identifier(name)) for name in ("a.b", "1", "double", "a_b")]
+    assert names[:3] == [("a.b", "a_b"), ("1", "_1"), ("double", "double_")]
+    with pytest.raises(SavingError) as raised:
+        check_identifiers("inputs of f", names)
+    text = "inputs of f: 'a.b' and 'a_b' both become a_b in C. Rename one of them."
+    assert str(raised.value) == text
+
+
+def test_without_tfcompile(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    take_away(monkeypatch, _tf_compat.SEAM, "Compile")
+    with pytest.raises(ModuleError, match=r"Install tensorflow-cpu 2.21 for Linux or macOS"):
+        compile_library(model / "lib", model)
+
+
+def test_older_tensorflow(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tf, "__version__", "2.19.1")
+    with pytest.raises(
+        ModuleError, match=r"^TensorFlow 2\.19\.1 here has no tfcompile that writes"
+    ):
+        compile_library(model / "lib", model)
+
+
+def test_existing_folder_and_missing_library(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileExistsError):
+        compile_library(model, model)
+    with pytest.raises(FileNotFoundError, match=r"There is no library .*absent.so. Write one with"):
+        load_library(tmp_path / "absent.so")
+    (tmp_path / "text.so").write_text("text")
+    with pytest.raises(FileFormatError, match="is not a library that compile_library built"):
+        load_library(tmp_path / "text.so")
+
+
+def test_compiler_is_looked_for_first(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("CXX", "absent")
+    with pytest.raises(SavingError, match=r"there is none on the PATH\. Install g\+\+, or set CXX"):
+        compile_library(model / "lib", model, shared=True)
