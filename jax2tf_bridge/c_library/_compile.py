@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from jax2tf_bridge._utils import reraise_interrupts
 from jax2tf_bridge.c_library import _runtime, _sources
 from jax2tf_bridge.c_library._interface import Interface, make_identifier
-from jax2tf_bridge.c_library._read import read_interface, read_weights
+from jax2tf_bridge.c_library._read import make_processing_error, read_interface, read_weights
 from jax2tf_bridge.errors import (
     MissingDependencyError,
     ModuleError,
     SavingError,
     UnsupportedByTargetError,
 )
+from jax2tf_bridge.saved_model import SERVING_DEFAULT
 from jax2tf_bridge.storage import as_path, check_free, on_disk, whole_directory
 
 if TYPE_CHECKING:
@@ -272,6 +273,10 @@ def _open_model(source: Any, params: Any, temporary: Path) -> Iterator[Path]:
         return
     from jax2tf_bridge.converting import save
 
+    for name, each in source.items() if isinstance(source, Mapping) else [("", source)]:
+        processing = getattr(each, "processing", None)
+        if processing is not None and (processing.preprocess or processing.postprocess):
+            raise make_processing_error(name or SERVING_DEFAULT)
     folder = temporary / "model"
     save(folder, source, params=params, trainable=False, vjp_order=0, warm_up=False)
     yield folder

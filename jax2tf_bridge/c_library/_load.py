@@ -119,6 +119,10 @@ class LoadedSignature:
 
     Arrays in C order are passed without a copy. An aligned array is read where it is; others are
     copied once more in the library. bfloat16 needs ml_dtypes.
+
+    Attributes:
+      inputs: the dtype and the shape of each input, as text.
+      outputs: the dtype and the shape of each output.
     """
 
     def __init__(self, library: LoadedLibrary, name: str, entry: Mapping[str, Any]) -> None:
@@ -128,6 +132,8 @@ class LoadedSignature:
         self._variables: list[str] = list(entry["variables"])
         self._inputs = {n: (d, symbolic_shape(s)) for n, (d, s) in entry["inputs"].items()}
         self._outputs = {n: (d, symbolic_shape(s)) for n, (d, s) in entry["outputs"].items()}
+        self.inputs = MappingProxyType({n: (d, s) for n, (d, s) in entry["inputs"].items()})
+        self.outputs = MappingProxyType({n: (d, s) for n, (d, s) in entry["outputs"].items()})
         self._plan = make_plan([shape for _, shape in self._inputs.values()], None, ())
 
     def __call__(self, **inputs: Any) -> dict[str, np.ndarray[Any, Any]]:

@@ -31,10 +31,11 @@ from jax2tf_bridge.errors import (
 from jax2tf_bridge.portable import Aval, PortableFunction, array_size
 from jax2tf_bridge.saved_model import (
     VARIABLES_FOLDER,
-    ArrayEntry,
+    GraphSignature,
     Sidecar,
     SignatureEntry,
     TensorBundle,
+    read_serving_graph,
     read_sidecar,
 )
 from jax2tf_bridge.storage import AnyPath
@@ -77,6 +78,10 @@ def read_interface(
     names = list(signatures or portables)
     check_identifiers("signatures", [(n, make_identifier(n)) for n in names])
     _check_variables(sidecar, portables, names, sizes)
+    graphs = read_serving_graph(folder).signatures
+    for each in names:
+        if each in graphs:
+            _check_graph(each, sidecar.signatures[each], graphs[each])
     places = _Places(sidecar)
     read = tuple(
         _read_signature(name, n, portables[n], sidecar.signatures[n], sizes, places) for n in names
@@ -146,7 +151,6 @@ def _read_signature(
     _check_function(name, portable, entry)
     pads = entry.pad_numbers()
     names = {e.path: n for n, e in (*entry.inputs.items(), *entry.masks.items())}
-    _check_ports(name, entry, {p.path for p in ports}, {p.path for p in out_ports})
     avals = {p.path: p.aval for p in ports}
     result_paths = [p.path for p in out_ports]
     inputs = [_make_array(n, avals[e.path], pads.get(n, 0)) for n, e in entry.inputs.items()]
@@ -201,22 +205,21 @@ def _make_array(name: str, aval: Aval, pad: complex) -> Array:
     return Array(name, make_identifier(name), aval.op_dtype, aval.op_shape, pad)
 
 
-def _check_ports(name: str, entry: SignatureEntry, inputs: set[str], outputs: set[str]) -> None:
-    """Refuses inputs and outputs that are not the function's, such as strings."""
-    sides: list[tuple[Mapping[str, ArrayEntry], set[str]]] = [
-        (entry.inputs, inputs),
-        (entry.outputs, outputs),
-    ]
-    for arrays, known in sides:
-        for array, each in arrays.items():
-            if each.path not in known or each.dtype == "string":
-                raise UnsupportedByTargetError(
-                    f"The signature {name} processes {array} ({each.dtype}{each.shape}) in "
-                    "TensorFlow, which tfcompile cannot compile. Save a signature without "
-                    "`processing`.",
-                    operation="processing",
-                    source=None,
-                )
+def _check_graph(name: str, entry: SignatureEntry, graph: GraphSignature) -> None:
+    """Refuses a signature whose inputs or outputs are not the function's, such as strings."""
+    for arrays, ports in ((entry.inputs, graph.inputs), (entry.outputs, graph.outputs)):
+        for port in (*arrays.keys() - ports.keys(), *ports.keys() - arrays.keys()):
+            raise make_processing_error(name, f" around {port}")
+
+
+def make_processing_error(name: str, place: str = "") -> UnsupportedByTargetError:
+    """Makes the error for a signature with a preprocess or postprocess."""
+    return UnsupportedByTargetError(
+        f"The signature {name} has `processing`{place}, which runs in TensorFlow and cannot be "
+        "compiled. Save a signature without it, and process arrays where you call the library.",
+        operation="processing",
+        source=None,
+    )
 
 
 def _check_function(name: str, portable: PortableFunction, entry: SignatureEntry) -> None:

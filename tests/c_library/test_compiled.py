@@ -203,7 +203,8 @@ def test_cmake_builds_the_example(folder: Path) -> None:
     if cmake is None:
         pytest.skip("cmake is not installed")
     build = folder / "build"
-    for command in ([cmake, "-S", path, "-B", build], [cmake, "--build", build]):
+    for words in (("-S", path, "-B", build), ("--build", build)):
+        command = [cmake, *map(str, words)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
     printed = subprocess.run(

@@ -83,9 +83,9 @@ net_status net_run(net *handle, const net_inputs *inputs,
 
 def test_wrapper_computes_shapes_and_pads(model: Path) -> None:
     interface = read_interface(model, "net", None, [{"n": 3}])
-    default, pair = interface.signatures
+    pair, default = interface.signatures
     assert default.sizes == ({"b": 2}, {"b": 8})  # the buckets
-    wrapper = write_wrapper(interface, [[0, 1], [0]], separate=False, min_alignment=16)
+    wrapper = write_wrapper(interface, [[0], [0, 1]], separate=False, min_alignment=16)
     assert "shapes[0] = maximum(0, (sizes[0] * INT64_C(2)));" in wrapper.replace(
         "(INT64_C(2) * sizes[0])", "(sizes[0] * INT64_C(2))"
     )
@@ -172,7 +172,7 @@ def _transforms() -> Signature:
 @pytest.mark.parametrize(
     ("signature", "text"),
     [
-        (_processes, r"processes text \(string\(.*\)\) in TensorFlow, which tfcompile cannot"),
+        (_processes, "has `processing`, which runs in TensorFlow and cannot be compiled. Save a"),
         (_transforms, "has a Fourier transform, which tfcompile cannot compile. Compute it"),
     ],
 )
@@ -180,6 +180,12 @@ def test_functions(tmp_path: Path, signature: Any, text: str) -> None:
     with pytest.raises(UnsupportedByTargetError, match=text):
         compile_library(tmp_path / "f_lib", signature())
     assert not (tmp_path / "f_lib").exists()
+
+
+def test_saved_processing(tmp_path: Path) -> None:
+    save(tmp_path / "m", _processes())
+    with pytest.raises(UnsupportedByTargetError, match=r"has `processing` around (text|x), which"):
+        compile_library(tmp_path / "f_lib", tmp_path / "m", sizes=[{"b": 1}])
 
 
 def test_changed_weights(tmp_path: Path) -> None:
