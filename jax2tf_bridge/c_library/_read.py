@@ -250,7 +250,8 @@ def _check_function(name: str, portable: PortableFunction, entry: SignatureEntry
 _CUSTOM_CALLS = frozenset(
     {"Sharding", "shape_assertion", "stablehlo.dynamic_reduce_window"}
     | {"mhlo.topk", "mhlo.erf", "stablehlo.dynamic_rng_bit_generator", "stablehlo.dynamic_top_k"}
-    | {"stablehlo.dynamic_approx_top_k", "Qr", "annotate_device_placement"}
+    | {"stablehlo.dynamic_approx_top_k", "annotate_device_placement"}
+    | {"Qr", "Eigh", "LuDecomposition", "ProductOfElementaryHouseholderReflectors"}
 )
 """Custom calls that XLA replaces before it makes programs."""
 
