@@ -1,0 +1,361 @@
+"""The generated files of a C library with open sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from jax2tf_bridge.c_library._interface import Array, make_identifier
+from shape_poly import Comparison, Dim, DimExpr, SymbolicScope, sample_sizes, shape_text
+
+if TYPE_CHECKING:
+    from jax2tf_bridge.c_library.open_sizes._write import OpenInterface
+
+_NOTES = {
+    "bool": "0 or 1",
+    "float16": "bits of float16",
+    "bfloat16": "bits of bfloat16",
+    "complex64": "real and imaginary parts",
+    "complex128": "real and imaginary parts",
+}
+
+
+def write_header(interface: OpenInterface) -> str:
+    """Returns NAME.h."""
+    name, big = interface.name, interface.name.upper()
+    sizes = [f"  int64_t {make_identifier(v)};" for v in interface.variables]
+    inputs = [_declare_array(array, "const ") for array in interface.inputs]
+    outputs = [_declare_array(array, "") for array in interface.outputs]
+    return f"""\
+/* {name}: a JAX function as a C library. Written by jax2tf-bridge. */
+#ifndef {big}_H_
+#define {big}_H_
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {{
+#endif
+
+/* A handle holds the buffers of calls. Use it in one thread at a time. */
+typedef struct {name} {name};
+
+typedef enum {{
+  {big}_OK = 0,
+  {big}_NO_MEMORY,  /* there is not enough memory */
+  {big}_NO_WEIGHTS, /* the file is missing, damaged, or of another function */
+  {big}_NO_SIZE,    /* the function does not accept the sizes */
+  {big}_FAILED      /* an input is NULL, or TensorFlow failed */
+}} {name}_status;
+
+/* Opens a .jaxfn file, which holds the program and the weights. After an error, *handle has only
+   the message; free it as well. */
+{name}_status {name}_open({name} **handle, const char *jaxfn_file);
+
+/* Makes a handle for another thread, with the program, weights and compiled sizes of an open one.
+   Each handle is freed by itself, in any order. */
+{name}_status {name}_share({name} **handle, {name} *other);
+
+/* Open sizes, and arrays in row-major order. */
+typedef struct {{
+{chr(10).join([*sizes, *inputs]) or "  char unused;"}
+}} {name}_inputs;
+
+/* Memory of the caller; an output that is NULL is left out. */
+typedef struct {{
+{chr(10).join(outputs) or "  char unused;"}
+}} {name}_outputs;
+
+/* Calls the function. The first call with new sizes compiles it for them. */
+{name}_status {name}_run({name} *handle, const {name}_inputs *inputs,
+    const {name}_outputs *outputs);
+
+/* A sentence about the last error of a handle; valid until its next call. */
+const char *{name}_message(const {name} *handle);
+
+/* Frees a handle; NULL is allowed. */
+void {name}_free({name} *handle);
+
+#ifdef __cplusplus
+}}
+#endif
+
+#endif /* {big}_H_ */
+"""
+
+
+def _declare_array(array: Array, const: str) -> str:
+    note = f", {_NOTES[array.dtype]}" if array.dtype in _NOTES else ""
+    return f"  {const}{array.c_type} *{array.identifier}; /* {_format_shape(array)}{note} */"
+
+
+def _format_shape(array: Array) -> str:
+    return "[" + shape_text(array.shape).removeprefix("(").removesuffix(")").rstrip(",") + "]"
+
+
+def write_functions(interface: OpenInterface) -> str:
+    """Returns NAME.c, the functions of the header."""
+    name, big = interface.name, interface.name.upper()
+    checks = [_check_variable(name, v) for v in interface.variables]
+    checks += [_check_condition(name, c) for c in interface.conditions]
+    arrays = [("inputs", "input", array) for array in interface.inputs]
+    arrays += [("outputs", "output", array) for array in interface.outputs]
+    sizes: list[str] = []
+    rows: dict[str, list[str]] = {"inputs": [], "outputs": []}
+    for side, kind, array in arrays:
+        number = len(rows[side])
+        values = ", ".join(map(_expression, array.shape)) or "0"
+        sizes.append(f"  const int64_t {kind}_sizes_{number}[] = {{{values}}};")
+        rows[side].append(
+            f"{{{_c_string(array.name)}, {side}->{array.identifier}, {kind}_sizes_{number}}}"
+        )
+    tables = {side: ",\n      ".join(each) or "{NULL, NULL, NULL}" for side, each in rows.items()}
+    newline = "\n"
+    return f"""\
+/* The functions of {name}.h. Written by jax2tf-bridge. */
+#include "{name}.h"
+
+#include <inttypes.h>
+#include <stddef.h>
+
+#include "jaxfn.h"
+
+static const char SIGNATURE[] = {_c_string(interface.signature)};
+
+{name}_status {name}_open({name} **handle, const char *jaxfn_file) {{
+  jaxfn_handle *opened = NULL;
+  jaxfn_status status = jaxfn_open(&opened, jaxfn_file, SIGNATURE);
+  *handle = ({name} *)opened;
+  return ({name}_status)status;
+}}
+
+{name}_status {name}_share({name} **handle, {name} *other) {{
+  jaxfn_handle *opened = NULL;
+  jaxfn_status status = jaxfn_share(&opened, (jaxfn_handle *)other);
+  *handle = ({name} *)opened;
+  return ({name}_status)status;
+}}
+
+{name}_status {name}_run({name} *handle, const {name}_inputs *inputs,
+    const {name}_outputs *outputs) {{
+  jaxfn_handle *opened = (jaxfn_handle *)handle;
+  (void)inputs;
+  (void)outputs;
+  if (opened == NULL) return {big}_FAILED;
+{newline.join([*checks, *sizes])}
+  const jaxfn_array all_inputs[] = {{
+      {tables["inputs"]}}};
+  const jaxfn_array all_outputs[] = {{
+      {tables["outputs"]}}};
+  return ({name}_status)jaxfn_run(opened, all_inputs, all_outputs);
+}}
+
+const char *{name}_message(const {name} *handle) {{
+  return jaxfn_message((const jaxfn_handle *)handle);
+}}
+
+void {name}_free({name} *handle) {{ jaxfn_free((jaxfn_handle *)handle); }}
+"""
+
+
+def _check_variable(library: str, variable: str) -> str:
+    place = f"inputs->{make_identifier(variable)}"
+    return f"""\
+  if ({place} < 1)
+    return ({library}_status)jaxfn_fail(opened, JAXFN_NO_SIZE,
+        "The size %s is %" PRId64 ". Pass a size of at least 1.", {_c_string(variable)}, {place});\
+"""
+
+
+def _check_condition(library: str, condition: Comparison) -> str:
+    variables = sorted(condition.variables())
+    words = ", ".join(['%s = %" PRId64 "'] * len(variables))
+    values = ", ".join(f"{_c_string(v)}, inputs->{make_identifier(v)}" for v in variables)
+    return f"""\
+  if (!jaxfn_compare({_expression(condition.left)}, "{condition.operator}",
+      {_expression(condition.right)}))
+    return ({library}_status)jaxfn_fail(opened, JAXFN_NO_SIZE,
+        "The sizes {words} do not satisfy the constraint %s. Pass other sizes.",
+        {values}, {_c_string(str(condition))});\
+"""
+
+
+class _CAlgebra:
+    """Arithmetic on C expressions, with the functions of jaxfn.h."""
+
+    def constant(self, value: int) -> str:
+        return f"INT64_C({value})"
+
+    def add(self, left: str, right: str) -> str:
+        return f"jaxfn_add({left}, {right})"
+
+    def multiply(self, left: str, right: str) -> str:
+        return f"jaxfn_multiply({left}, {right})"
+
+    def floordiv(self, left: str, right: str) -> str:
+        return f"jaxfn_floordiv({left}, {right})"
+
+    def mod(self, left: str, right: str) -> str:
+        return f"jaxfn_mod({left}, {right})"
+
+    def maximum(self, left: str, right: str) -> str:
+        return f"jaxfn_max({left}, {right})"
+
+    def minimum(self, left: str, right: str) -> str:
+        return f"jaxfn_min({left}, {right})"
+
+
+def _expression(dimension: Dim) -> str:
+    if not isinstance(dimension, DimExpr):
+        return f"INT64_C({dimension})"
+    values = {v: f"inputs->{make_identifier(v)}" for v in dimension.variables()}
+    return dimension.evaluate_with(values, _CAlgebra())
+
+
+def _c_string(text: str) -> str:
+    """Returns a string literal; a question mark is escaped because of trigraphs."""
+    plain = set(range(32, 127)) - set(b'"\\?')
+    return '"' + "".join(chr(b) if b in plain else f"\\{b:03o}" for b in text.encode()) + '"'
+
+
+def write_example(interface: OpenInterface) -> str:
+    """Returns main.c, which calls the function once, with zeros, and prints its outputs."""
+    name, big = interface.name, interface.name.upper()
+    scope = SymbolicScope(interface.conditions, check=False)
+    sizes = next(sample_sizes(interface.variables, scope), dict.fromkeys(interface.variables, 1))
+    lines = [f"  inputs.{make_identifier(v)} = {size};" for v, size in sizes.items()]
+    frees, prints = [], []
+    for side, arrays in (("inputs", interface.inputs), ("outputs", interface.outputs)):
+        for array in arrays:
+            place = f"{side}.{array.identifier}"
+            count = math.prod(_evaluate(d, sizes) for d in array.shape)
+            count *= 2 if array.is_complex else 1
+            lines.append(f"  {place} = calloc({max(count, 1)}, sizeof({array.c_type}));")
+            frees.append(f"  free((void *){place});")
+            if side == "outputs":
+                prints += [
+                    f'  printf("{array.identifier} =");',
+                    f"  for (int i = 0; i < {min(count, 10)}; ++i) "
+                    f'printf(" %g", (double){place}[i]);',
+                    '  printf("\\n");',
+                ]
+    newline = "\n"
+    return f"""\
+/* Calls the function of {name}.h once, with zeros. Written by jax2tf-bridge. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "{name}.h"
+
+static int fail({name} *handle) {{
+  fprintf(stderr, "%s\\n", {name}_message(handle));
+  {name}_free(handle);
+  return 1;
+}}
+
+int main(int arguments, char **values) {{
+  {name} *handle = NULL;
+  if ({name}_open(&handle, arguments > 1 ? values[1] : "{name}.jaxfn") != {big}_OK)
+    return fail(handle);
+  {name}_inputs inputs = {{0}};
+  {name}_outputs outputs = {{0}};
+{newline.join(lines)}
+  if ({name}_run(handle, &inputs, &outputs) != {big}_OK) return fail(handle);
+{newline.join([*prints, *frees])}
+  {name}_free(handle);
+  return 0;
+}}
+"""
+
+
+def _evaluate(dimension: Dim, sizes: Mapping[str, int]) -> int:
+    return dimension.evaluate(sizes) if isinstance(dimension, DimExpr) else dimension
+
+
+def write_cmake(name: str) -> str:
+    """Returns CMakeLists.txt."""
+    return f"""\
+# Builds lib{name} and an example. Written by jax2tf-bridge.
+cmake_minimum_required(VERSION 3.13)
+project({name} C)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+set(CMAKE_C_STANDARD 11)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+
+set(TENSORFLOW "" CACHE PATH "folder of the pip package tensorflow, or of TensorFlow's C package")
+find_path(TENSORFLOW_INCLUDE tensorflow/c/c_api.h HINTS ${{TENSORFLOW}} PATH_SUFFIXES include)
+find_library(TENSORFLOW_LIBRARY HINTS ${{TENSORFLOW}} PATH_SUFFIXES lib
+  NAMES libtensorflow_cc.so.2 libtensorflow_cc.2.dylib tensorflow)
+find_library(TENSORFLOW_FRAMEWORK HINTS ${{TENSORFLOW}} PATH_SUFFIXES lib
+  NAMES libtensorflow_framework.so.2 libtensorflow_framework.2.dylib tensorflow_framework)
+if(NOT TENSORFLOW_INCLUDE OR NOT TENSORFLOW_LIBRARY OR NOT TENSORFLOW_FRAMEWORK)
+  message(FATAL_ERROR "TensorFlow is not found. Pass -DTENSORFLOW=FOLDER; README.md says which.")
+endif()
+get_filename_component(TENSORFLOW_FOLDER ${{TENSORFLOW_LIBRARY}} DIRECTORY)
+set(TENSORFLOW_LIBRARIES
+  "${{TENSORFLOW_LIBRARY}} ${{TENSORFLOW_FRAMEWORK}} -Wl,-rpath,${{TENSORFLOW_FOLDER}}")
+
+add_library({name} {name}.c jaxfn.c jaxfn_file.c)
+target_include_directories({name} PRIVATE ${{TENSORFLOW_INCLUDE}}
+  PUBLIC $<BUILD_INTERFACE:${{CMAKE_CURRENT_SOURCE_DIR}}> $<INSTALL_INTERFACE:include>)
+target_link_libraries({name} PUBLIC ${{TENSORFLOW_LIBRARY}} ${{TENSORFLOW_FRAMEWORK}})
+set_target_properties({name} PROPERTIES PUBLIC_HEADER {name}.h)
+
+add_executable({name}_example main.c)
+target_link_libraries({name}_example PRIVATE {name})
+
+include(GNUInstallDirs)
+install(TARGETS {name} EXPORT {name}
+  PUBLIC_HEADER DESTINATION ${{CMAKE_INSTALL_INCLUDEDIR}})
+set(prefix ${{CMAKE_INSTALL_PREFIX}})
+configure_file({name}.pc.in {name}.pc @ONLY)
+install(FILES ${{CMAKE_CURRENT_BINARY_DIR}}/{name}.pc
+  DESTINATION ${{CMAKE_INSTALL_LIBDIR}}/pkgconfig)
+"""
+
+
+def write_pkg_config(name: str) -> str:
+    """Returns NAME.pc.in, which CMake completes."""
+    return f"""\
+prefix=@prefix@
+Name: {name}
+Description: A JAX function as a C library that runs with TensorFlow
+Version: 1
+Cflags: -I${{prefix}}/@CMAKE_INSTALL_INCLUDEDIR@
+Libs: -L${{prefix}}/@CMAKE_INSTALL_LIBDIR@ -l{name} @TENSORFLOW_LIBRARIES@
+"""
+
+
+def write_readme(interface: OpenInterface) -> str:
+    """Returns README.md."""
+    name = interface.name
+    return f"""\
+# {name}: a JAX function as a C library
+
+`{name}.h` declares the functions, and `main.c` is an example. The library opens `{name}.jaxfn`,
+which holds the program and its weights. TensorFlow's XLA compiles the program at the first call
+with new sizes.
+
+To build it you need CMake, a C compiler and TensorFlow 2.15 or newer. TensorFlow's folder is either
+its C package (https://www.tensorflow.org/install/lang_c), or the folder `tensorflow` of its Python
+package: a wheel is a zip file, and no Python is needed to unpack and use it.
+
+```bash
+cmake -S . -B build -DTENSORFLOW=/path/to/tensorflow
+cmake --build build
+build/{name}_example {name}.jaxfn
+```
+
+Without CMake:
+
+```bash
+cc -std=c11 -O2 -I$TENSORFLOW/include *.c -o example -L$TENSORFLOW \\
+  -l:libtensorflow_cc.so.2 -l:libtensorflow_framework.so.2 -Wl,-rpath,$TENSORFLOW
+```
+
+Programs that you distribute contain or need TensorFlow, which has the Apache License 2.0.
+Open only files whose source you trust: XLA runs the program in them.
+"""
