@@ -135,13 +135,12 @@ def make_interface(portable: PortableFunction, name: str) -> OpenInterface:
     inputs = tuple(_make_array(port, "input") for port in portable.inputs)
     outputs = tuple(_make_array(port, "output") for port in portable.outputs)
     variables = list_variables(portable.in_avals)
-    names = [(array.name, array.identifier) for array in inputs]
-    check_identifiers(
-        f"The arguments of {portable.name}", [*((v, make_identifier(v)) for v in variables), *names]
-    )
-    check_identifiers(
-        f"The results of {portable.name}", [(array.name, array.identifier) for array in outputs]
-    )
+    sizes = [(f"the size {v}", make_identifier(v)) for v in variables]
+    for where, arrays in (("arguments", inputs), ("results", outputs)):
+        names = [(array.name, array.identifier) for array in arrays]
+        check_identifiers(
+            f"The {where} of {portable.name}", [*sizes, *names] if arrays is inputs else names
+        )
     conditions = dict.fromkeys(map(parse_comparison, _conditions(portable)))
     return OpenInterface(
         name, portable.name, variables, tuple(conditions), inputs, outputs, describe(portable)
@@ -154,8 +153,8 @@ def _conditions(portable: PortableFunction) -> tuple[str, ...]:
 
 def _make_array(port: Port, kind: str) -> Array:
     words = re.findall(r"\w+", port.path) or ["0"]
-    name = "_".join([kind] * words[0].isdigit() + words)
-    return Array(name, make_identifier(name), port.aval.dtype, port.aval.shape)
+    identifier = make_identifier("_".join([kind] * words[0].isdigit() + words))
+    return Array(port.path or "the result", identifier, port.aval.dtype, port.aval.shape)
 
 
 def _check_function(portable: PortableFunction) -> None:

@@ -238,16 +238,30 @@ static jaxfn_handle *make_handle(void) {
   return h;
 }
 
+static jaxfn_status fail_of_other_function(jaxfn_handle *h, const char *path,
+                                           const char *signature) {
+  const char *other = h->program->file.signature, *separator = ", with the structure ";
+  size_t size = (size_t)(strstr(other, separator) - other);
+  size_t expected = (size_t)(strstr(signature, separator) - signature);
+  if (size == expected && !memcmp(other, signature, size))
+    return jaxfn_fail(h, JAXFN_NO_WEIGHTS,
+                      "%.300s holds a function whose arguments or results have other names, or "
+                      "another structure, than those of this library. Write the library again for "
+                      "this file.",
+                      path);
+  return jaxfn_fail(h, JAXFN_NO_WEIGHTS,
+                    "%.300s holds a function %.*s, but this library is for %.*s. Write the library "
+                    "again for this file.",
+                    path, (int)(size < 200 ? size : 200), other,
+                    (int)(expected < 200 ? expected : 200), signature);
+}
+
 static jaxfn_status open_program(jaxfn_handle *h, const char *path, const char *signature) {
   program *p = h->program;
   int no_memory = 0;
   if (!jaxfn_file_read(&p->file, path, h->message, &no_memory))
     return no_memory ? JAXFN_NO_MEMORY : JAXFN_NO_WEIGHTS;
-  if (strcmp(p->file.signature, signature))
-    return jaxfn_fail(h, JAXFN_NO_WEIGHTS,
-                      "%.300s holds a function %.200s, but this library is for %.200s. Write the "
-                      "library again for this file.",
-                      path, p->file.signature, signature);
+  if (strcmp(p->file.signature, signature)) return fail_of_other_function(h, path, signature);
   p->feed_count = p->file.kept_count + p->file.constant_count;
   p->constants = calloc(p->file.constant_count + 1, sizeof *p->constants);
   if (p->constants == NULL) return fail_without_memory(h);

@@ -464,7 +464,8 @@ static void read_constants(reader *r, jaxfn_file *file, const avals *all, texts 
       fail_damaged(r, "an array lies outside of it");
       return;
     }
-    position += padding;
+    for (; padding > 0; padding--)
+      if (file->bytes[position++]) fail_damaged(r, "the bytes before an array are not zero");
     jaxfn_text expected = look_up(r, names, read_u32(r, stored, j));
     char digest[65] = "";
     for (size_t i = 0; i < digests.count && !r->failed; i++) {
