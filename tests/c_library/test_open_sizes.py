@@ -18,11 +18,15 @@ from jax2tf_bridge import PortableFunction, export, serialize, write_function
 from jax2tf_bridge.c_library import write_open_library
 from jax2tf_bridge.errors import SavingError
 from jax2tf_bridge.serialization.jaxfn import _format
+from scripts._env import ROOT
 from tests.consumers.environments import process_environment
 from tests.consumers.harness import NEWEST_TENSORFLOW, Harness, NotAvailableError
+from tests.house.snippets import python_program, snippets
 
 PROGRAMS = Path(__file__).parent / "programs"
 RUNTIME = ("jaxfn.c", "jaxfn_file.c")
+LINKER = ["-fuse-ld=gold"] * (shutil.which("ld.gold") is not None)
+"""Links against libtensorflow_cc in 2 s of CPU time instead of 7."""
 _random = np.random.default_rng(0)
 WEIGHTS = [_random.normal(size=shape).astype(np.float32) for shape in ((8, 256), (256, 8))]
 
@@ -153,6 +157,12 @@ def find_gcc() -> str:
     return gcc
 
 
+def find_tensorflow(harness: Harness) -> Path:
+    python = harness.consumer_python(NEWEST_TENSORFLOW)
+    (folder,) = python.parent.parent.glob("lib/python3*/site-packages/tensorflow")
+    return folder
+
+
 def run(*words: object, **options: str) -> subprocess.CompletedProcess[str]:
     environment = process_environment(options)
     command = list(map(str, words))
@@ -186,8 +196,7 @@ def test_calls_from_c(harness: Harness, tmp_path: Path) -> None:
     damaged = bytearray((tmp_path / "attend" / "attend.jaxfn").read_bytes())
     damaged[-1] ^= 1
     (tmp_path / "damaged.jaxfn").write_bytes(damaged)
-    python = harness.consumer_python(NEWEST_TENSORFLOW)
-    (tensorflow,) = python.parent.parent.glob("lib/python3*/site-packages/tensorflow")
+    tensorflow = find_tensorflow(harness)
     folders = tmp_path / "attend", tmp_path / "kinds"
     sources = [
         PROGRAMS / "call_open.c",
@@ -197,7 +206,7 @@ def test_calls_from_c(harness: Harness, tmp_path: Path) -> None:
     libraries = "-l:libtensorflow_cc.so.2", "-l:libtensorflow_framework.so.2", "-lpthread"
     options = ["-std=c11", "-Wall", "-Wextra", "-Werror", f"-isystem{tensorflow}/include"]
     options += [f"-I{folder}" for folder in folders]
-    links = f"-L{tensorflow}", *libraries, f"-Wl,-rpath,{tensorflow}"
+    links = f"-L{tensorflow}", *LINKER, *libraries, f"-Wl,-rpath,{tensorflow}"
     done = run(gcc, *options, *sources, *links, "-o", tmp_path / "call")
     assert (done.returncode, done.stderr) == (0, "")
     files = folders[0] / "attend.jaxfn", folders[1] / "kinds.jaxfn", tmp_path / "damaged.jaxfn"
@@ -241,5 +250,31 @@ def _check_attend(lines: list[str], b: int, t: int) -> None:
     for name in ("out", "halves"):
         label, *numbers = lines.pop(0).split()
         assert label == name
-        expected = np.asarray(attend(x, mask)[name]).ravel()
+        expected = np.asarray(attend(jnp.asarray(x), jnp.asarray(mask))[name]).ravel()
         np.testing.assert_allclose(np.array(numbers, np.float32), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.consumers
+@pytest.mark.checkout
+def test_the_page(harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if shutil.which("cmake") is None:
+        raise NotAvailableError("no cmake on the PATH: docs/c-library-open-sizes.md was NOT tested")
+    find_gcc()
+    page = (ROOT / "docs" / "c-library-open-sizes.md").read_text()
+    blocks = [block.text for block in snippets(page)]
+    _, program, project, commands, output = blocks
+    monkeypatch.chdir(tmp_path)
+    exec(compile(python_program(page), "c-library-open-sizes.md", "exec"), {"__name__": "page"})
+    (tmp_path / "call.c").write_text(program)
+    (tmp_path / "CMakeLists.txt").write_text(project)
+    settings = {"TENSORFLOW": str(find_tensorflow(harness)), "LDFLAGS": " ".join(LINKER)}
+    done = run("bash", "-ec", commands, **settings)
+    assert (done.returncode, done.stdout.endswith(output)) == (0, True), done.stdout + done.stderr
+    example = tmp_path / "predict" / "main.c"
+    done = run(find_gcc(), "-std=c11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", example)
+    assert (done.returncode, done.stderr) == (0, "")
+    folder = tmp_path / "build" / "predict"
+    done = run("cmake", "--install", folder, "--prefix", tmp_path / "installed")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "-lpredict" in (tmp_path / "installed/lib/pkgconfig/predict.pc").read_text()

@@ -304,8 +304,10 @@ target_include_directories({name} PRIVATE ${{TENSORFLOW_INCLUDE}}
 target_link_libraries({name} PUBLIC ${{TENSORFLOW_LIBRARY}} ${{TENSORFLOW_FRAMEWORK}})
 set_target_properties({name} PROPERTIES PUBLIC_HEADER {name}.h)
 
-add_executable({name}_example main.c)
-target_link_libraries({name}_example PRIVATE {name})
+if(CMAKE_SOURCE_DIR STREQUAL CMAKE_CURRENT_SOURCE_DIR)
+  add_executable({name}_example main.c)
+  target_link_libraries({name}_example PRIVATE {name})
+endif()
 
 include(GNUInstallDirs)
 install(TARGETS {name} EXPORT {name}

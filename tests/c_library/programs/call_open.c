@@ -125,10 +125,11 @@ int main(int arguments, char **files) {
   show(2, 3);
   show(0, 3);
   show(2, 1);
-  show(INT64_MAX / 4, 16);
-  attend_status status = attend_run(first, &(attend_inputs){2, 3, NULL, NULL},
-                                    &(attend_outputs){NULL, NULL});
-  printf("%d %s\n", status, attend_message(first));
+  for (int i = 0; i < 2; i++) {
+    attend_inputs inputs = {i ? 2 : INT64_MAX / 4, i ? 3 : 16, NULL, NULL};
+    attend_status status = attend_run(first, &inputs, &(attend_outputs){NULL, NULL});
+    printf("%d %s\n", status, attend_message(first));
+  }
   show_threads(files[1]);
   show_kinds(files[2]);
   show_refusal(files[2]);
