@@ -43,12 +43,16 @@ _OF_NUMBERS: Mapping[str, Callable[..., tf.Tensor]] = MappingProxyType(
 _IDEMPOTENT = frozenset({"and", "or", "maximum", "minimum"})
 
 
-@emits("reduce")
-def _reduce(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+def _reduce_by_body(
+    scope: Scope, operation: Operation, operands: Sequence[Array]
+) -> Sequence[Array]:
     half = len(operands) // 2
     arrays, inits = operands[:half], operands[half:]
     (block,) = operation.regions
     return reduce_by(scope, make_combine(block), arrays, inits, operation.ints("dimensions"))
+
+
+_reduce = emits("reduce")(_reduce_by_body)
 
 
 @emits(REDUCE)
@@ -179,7 +183,7 @@ def _extreme_and_index(
     name, element = operation.text("extreme"), array.element
     (axis,) = operation.ints("dimensions")
     if scope.sizes.bounds(array.sizes[axis])[0] < 1:
-        return _reduce(scope, operation, operands)
+        return _reduce_by_body(scope, operation, operands)
     if array.repeats(axis):
         array = scope.full(array)
     compact = scope.compact(array)
