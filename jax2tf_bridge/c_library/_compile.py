@@ -69,6 +69,18 @@ class CompiledLibrary:
     object_bytes: int
     weights_bytes: int
 
+    def as_json(self) -> dict[str, Any]:
+        """Returns the fields for JSON, with paths as texts."""
+        return {
+            "path": str(self.path),
+            "name": self.name,
+            "header": str(self.header),
+            "shared": None if self.shared is None else str(self.shared),
+            "signatures": {name: [*map(dict, sizes)] for name, sizes in self.signatures.items()},
+            "object_bytes": self.object_bytes,
+            "weights_bytes": self.weights_bytes,
+        }
+
     def __str__(self) -> str:
         lines = [f"{self.path}: {self.header.name}, {len(self.signatures)} signatures"]
         for name, sizes in self.signatures.items():

@@ -10,9 +10,11 @@ from jax2tf_bridge.cli._commands import (
     Command,
     NamedPath,
     UsageError,
+    add_json,
     add_output,
     map_signatures,
     named_path,
+    print_json,
     split_assignment,
 )
 from jax2tf_bridge.cli._console import Console
@@ -105,6 +107,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="build the shared library for this machine, for jax2tf_bridge.load_library",
     )
+    add_json(parser)
 
 
 def _compile(options: argparse.Namespace, console: Console) -> None:
@@ -125,7 +128,10 @@ def _compile(options: argparse.Namespace, console: Console) -> None:
             multithreading=options.multithreading,
             shared=options.shared,
         )
-    print(library)
+    if options.json:
+        print_json(library.as_json())
+    else:
+        print(library)
 
 
 def _read_source(options: argparse.Namespace) -> AnyPath | dict[str, Any]:

@@ -17,6 +17,8 @@ import pytest
 from jax2tf_bridge import PortableFunction, export, serialize, write_function
 from jax2tf_bridge.c_library import write_open_library
 from jax2tf_bridge.errors import SavingError
+
+# Private: damages files at places of the format.
 from jax2tf_bridge.serialization.jaxfn import _format
 from scripts._env import ROOT
 from tests.consumers.environments import process_environment

@@ -18,6 +18,8 @@ from jax2tf_bridge import (
     load_library,
     save,
 )
+
+# Private: takes TensorFlow's tool away, and names that no signature can have.
 from jax2tf_bridge.c_library import _tf_compat
 from jax2tf_bridge.c_library._interface import check_identifiers, make_identifier
 from jax2tf_bridge.c_library._read import read_interface

@@ -1,12 +1,14 @@
 """A portable function that several modules take."""
 
-import numpy as np
 import pytest
 
-from jax2tf_bridge import PortableFunction, export
-from tests.to_tensorflow.dense_function import PARAMS, X, dense
+from jax2tf_bridge.portable import PortableFunction
 
 
 @pytest.fixture(scope="session")
 def portable() -> PortableFunction:
-    return export(dense, polymorphic_shapes=[None, "(b, _)"])(PARAMS, X, scale=np.float32(1))
+    # Tests without JAX and TensorFlow read this file as well.
+    from jax2tf_bridge import export
+    from tests.to_tensorflow.dense_function import PARAMS, X, dense
+
+    return export(dense, polymorphic_shapes=[None, "(b, _)"])(PARAMS, X, scale=X.dtype.type(1))
