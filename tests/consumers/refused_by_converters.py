@@ -8,12 +8,11 @@ from types import MappingProxyType
 _NO_RULE = "No conversion rule found for operations: "
 _REFUSED_AT_SAVE = "it needs Bitcast, which no converter of graphs knows"
 
-# It has no complex numbers outside its own pairs, no floats of 8 or 64 bits, and neither 64-bit
+# OpenVINO has no complex numbers outside its own pairs, no floats of 8 or 64 bits, and neither 64-bit
 # integers nor unsigned ones of fewer than 32; an output that is a constant loses its name.
 _OPENVINO = {
     "fft": "Conversion is failed for: Cast, FFT2D",
     "fft_symbolic": "Conversion is failed for: Cast, FFT, IFFT",
-    "differentiable_loops": _NO_RULE + "StatelessCase",
     "float64": "differ",
     "small_integers": "differ",
     "large_integers": _NO_RULE + "PopulationCount",
@@ -33,18 +32,15 @@ _OPENVINO = {
     "case-grouped_conv": "not implemented for op: opset1::Convolution",
     "case-image_and_kernel": "not implemented for op: opset1::Convolution",
     "case-squared": "conflicts with the reshape pattern",
-    "case-switch_of_three": _NO_RULE + "StatelessCase",
     "case-view_as_wider": _REFUSED_AT_SAVE,
 }
 
-# tf2onnx has no linear algebra, complex numbers within an FFT alone, and no bits of other types;
-# 4-bit integers come out as others, and a shift by an open size.
+# tf2onnx has complex numbers within an FFT alone, and no bits of other types; 4-bit integers come
+# out as others, and so does a shift by an open size.
 _ONNX = {
     "conv_symbolic_image": "Dilation not supported for AutoPadType",
     "fft": "RFFT or FFT only allows ComplexAbs",
     "fft_symbolic": "RFFT or FFT only allows ComplexAbs",
-    "cumulative": ": Log1p] is not supported",
-    "differentiable_loops": ": _SwitchN] is not supported",
     "selections": ": TruncateMod] is not supported",
     "large_integers": ": PopulationCount] is not supported",
     "int4_inside": "differ",
@@ -59,7 +55,6 @@ _ONNX = {
     "complex_solve": ": Real] is not supported",
     "complex_qr_svd": "list index out of range",
     "case-pack_and_unpack": "Could not find an implementation for ReduceSum",
-    "case-switch_of_three": ": _SwitchN] is not supported",
     "case-grouped_conv": "Input channels C is not equal",
     "case-shifted_windows": "differs by",
     "case-squared": "while running Squeeze node",
