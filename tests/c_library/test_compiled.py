@@ -36,7 +36,7 @@ def classify(params: Any, x: Any) -> Any:
 
 def sensitivity(params: Any, x: Any) -> Any:
     """The gradient of a loss by its input."""
-    return {"gradient": jax.grad(lambda x: jnp.sum(jnp.tanh(x @ params["w"]) ** 2))(x)}
+    return {"gradient": jax.grad(lambda x: jnp.sum(jnp.tanh(x * params["w"][:, 0]) ** 2))(x)}
 
 
 def convert(flag: Any, half: Any, count: Any, wave: Any, step: Any) -> Any:

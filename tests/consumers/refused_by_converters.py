@@ -8,8 +8,8 @@ from types import MappingProxyType
 _NO_RULE = "No conversion rule found for operations: "
 _REFUSED_AT_SAVE = "it needs Bitcast, which no converter of graphs knows"
 
-# OpenVINO has no complex numbers outside its own pairs, no floats of 8 or 64 bits, and neither 64-bit
-# integers nor unsigned ones of fewer than 32; an output that is a constant loses its name.
+# OpenVINO has no complex numbers outside its own pairs, no floats of 8 or 64 bits, and neither
+# 64-bit integers nor unsigned ones of fewer than 32; an output that is a constant loses its name.
 _OPENVINO = {
     "fft": "Conversion is failed for: Cast, FFT2D",
     "fft_symbolic": "Conversion is failed for: Cast, FFT, IFFT",
