@@ -33,6 +33,7 @@ BENCHMARKS: Mapping[str, Sequence[str]] = {
     "many_rows": ("many_rows",),
     "models": ("models",),
     "training": ("training",),
+    "ahead_of_time": ("ahead_of_time",),
 }
 """Module and options of each benchmark, by its name on the command line."""
 
