@@ -234,6 +234,11 @@ def _last_line(text: str) -> str:
     return (text.strip().splitlines() or ["it said nothing"])[-1]
 
 
+def _first_error(text: str) -> str:
+    """Returns a compiler's first error; its last lines only point at it."""
+    return next((line for line in text.splitlines() if "error" in line), _last_line(text))
+
+
 @dataclass(frozen=True)
 class _TensorFlow:
     """What a TensorFlow has for tfcompile.
@@ -321,7 +326,7 @@ class _Files:
         arguments = self._compile(tensorflow, temporary)
         headers = []
         for file in sorted((folder / "programs").glob("*.h")):
-            headers.append(_runtime.shorten_header(file.read_text()))
+            headers.append(_runtime.mend_header(file.read_text()))
             file.write_text(headers[-1])
         self._runtime = _runtime.copy_runtime(
             headers,
@@ -379,7 +384,7 @@ class _Files:
         """Builds NAME.so with this machine's compiler."""
         objects = sorted(str(f) for f in (self._folder / "programs").glob("*.o"))
         command = [
-            *(compiler, "-std=c++17", "-O2", "-w", "-fPIC", "-shared", "-fvisibility=hidden"),
+            *(compiler, "-std=c++17", "-O3", "-w", "-fPIC", "-shared", "-fvisibility=hidden"),
             *("-ffunction-sections", "-fdata-sections", "-Wl,-Bsymbolic"),
             *(["-Wl,--gc-sections"] if platform.system() == "Linux" else []),
             *self._machine_flags(),
@@ -393,7 +398,9 @@ class _Files:
             command, cwd=self._folder, capture_output=True, text=True, check=False
         )
         if done.returncode:
-            raise ModuleError(f"{compiler} cannot build {self._name}.so: {_last_line(done.stderr)}")
+            raise ModuleError(
+                f"{compiler} cannot build {self._name}.so: {_first_error(done.stderr)}"
+            )
 
     def _list_sources(self) -> list[str]:
         weights = [f"{self._name}_weights.S"] if self._embeds else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -21,9 +21,15 @@ _OWN_HEADERS = {
     "xla/tsl/concurrency/chain.h": "bridge_workers.h",
 }
 """Headers of TensorFlow that one of ours replaces."""
+_PRODUCT_HEADERS = {
+    f"{_RUNTIME}/dot_lib.h": "bridge_products.h",
+    f"{_RUNTIME}/convolution_lib.h": "bridge_products.h",
+}
+"""Headers that ours replaces for programs on one thread."""
 
 _OWN_FILES = tuple(
-    f"bridge_{name}.h" for name in ("abseil", "program", "sort", "tensorflow", "workers")
+    f"bridge_{name}.h"
+    for name in ("abseil", "products", "program", "sort", "tensorflow", "workers")
 )
 _MATMUL_SOURCES = {
     "Eigen::half": "f16",
@@ -60,12 +66,16 @@ class Runtime:
     files: int
 
 
-def shorten_header(text: str) -> str:
-    """Removes from a generated header what the library does not use: access to single elements.
+_COMPLEX_PRODUCT = re.compile(r"(TypedMatMul<(?:std::complex<\w+>, ){2}std::complex<\w+>)\(")
 
-    Its types would need further headers.
+
+def mend_header(text: str) -> str:
+    """Removes access to single elements, and mends products of complex matrices.
+
+    The library does not use the former, whose types would need further headers. TensorFlow 2.21
+    leaves out the last bracket of the latter.
     """
-    return _ACCESSORS.sub("", text)
+    return _COMPLEX_PRODUCT.sub(r"\1>(", _ACCESSORS.sub("", text))
 
 
 def copy_runtime(
@@ -85,11 +95,14 @@ def copy_runtime(
     for name in _OWN_FILES:
         (folder / name).write_text(own.joinpath(name).read_text("utf-8"), "utf-8")
     text = "\n".join(headers)
-    compiled = _list_sources(text)
+    # Eigen has threads, and numbers of 16 bits.
+    needs_eigen = threads or "Eigen::half" in text
+    own_headers = _OWN_HEADERS if needs_eigen else _OWN_HEADERS | _PRODUCT_HEADERS
+    compiled = _list_sources(text, needs_eigen=needs_eigen)
     roots = {include_path for include_path in _iterate_includes(text)} | set(compiled)
     if threads:
         roots.add("unsupported/Eigen/CXX11/Tensor")
-    copied = _copy(roots, (sources, include), folder)
+    copied = _copy(roots, own_headers, (sources, include), folder)
     definitions = []
     if "rng_states[" in text:
         definitions.append("JAX2TF_BRIDGE_RANDOM")
@@ -99,16 +112,16 @@ def copy_runtime(
     return Runtime(tuple(compiled), tuple(definitions), uses_eigen, len(copied))
 
 
-def _list_sources(text: str) -> list[str]:
-    names = []
+def _list_sources(text: str, *, needs_eigen: bool) -> list[str]:
+    names = ["rng_state_lib"] if "rng_states[" in text else []
+    if not needs_eigen:
+        return [f"{_RUNTIME}/{name}.cc" for name in names]
     for types in re.findall(r"internal::TypedMatMul<(.+?)>\s*\(", text):
         first = types.split(", ")[0].strip()
         names.append(f"dot_lib_{_MATMUL_SOURCES[first]}")
     for dimensions, element in re.findall(r"internal::EigenConv(\d)D<(\S+?)>", text):
         kind = "f16" if "half" in element else "f32"
         names.append(f"convolution_lib_{kind}_{dimensions}d")
-    if "rng_states[" in text:
-        names.append("rng_state_lib")
     return [f"{_RUNTIME}/{name}.cc" for name in sorted(set(names))]
 
 
@@ -116,7 +129,9 @@ def _iterate_includes(text: str) -> Iterable[str]:
     return (quoted or angled for quoted, angled in _INCLUDE.findall(text))
 
 
-def _copy(roots: Iterable[str], places: Sequence[Path], folder: Path) -> list[str]:
+def _copy(
+    roots: Iterable[str], own_headers: Mapping[str, str], places: Sequence[Path], folder: Path
+) -> list[str]:
     """Copies files and all that they include; returns their paths."""
     known: set[str] = set()
     copied = []
@@ -126,7 +141,7 @@ def _copy(roots: Iterable[str], places: Sequence[Path], folder: Path) -> list[st
         if path in known or _OTHER_MACHINES.search(path):
             continue
         known.add(path)
-        replacement = "bridge_abseil.h" if path.startswith("absl/") else _OWN_HEADERS.get(path)
+        replacement = "bridge_abseil.h" if path.startswith("absl/") else own_headers.get(path)
         target = folder / path
         if replacement is not None:
             target.parent.mkdir(parents=True, exist_ok=True)

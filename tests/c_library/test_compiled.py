@@ -187,10 +187,58 @@ def test_padding_fills_masks_and_cuts_results(folder: Path) -> None:
         library(x=np.ones((5, 2), np.float32))
 
 
+def convolve(x: Any, k: Any, **options: Any) -> Any:
+    options = {"window_strides": (1,) * (x.ndim - 2), "padding": "SAME", **options}
+    spatial = "DHW"[5 - x.ndim :]
+    numbers = f"N{spatial}C", f"{spatial}IO", f"N{spatial}C"
+    return jax.lax.conv_general_dilated(x, k, **options, dimension_numbers=numbers)
+
+
+def multiply(images: Any, kernel: Any, left: Any, right: Any, small: Any) -> Any:
+    """Products and convolutions of every kind that programs leave to the runtime."""
+    wave = jax.lax.complex(left, 2 * left)
+    return {
+        "plain": convolve(images, kernel),
+        "strided": convolve(images, kernel, window_strides=(2, 3), padding=((2, 0), (1, 4))),
+        "dilated": convolve(images, kernel, rhs_dilation=(2, 1), padding="VALID"),
+        "transposed": convolve(images, kernel, lhs_dilation=(2, 2), padding=((1, 1), (1, 0))),
+        "grouped": convolve(images, kernel[:, :, :3], feature_group_count=2),
+        "line": convolve(images[:, 0], kernel[0]),
+        "product": left @ right,
+        "transposed product": left.T @ right.T,
+        "complex": wave @ right,
+        "integers": jnp.dot(small, small, preferred_element_type=jnp.int32),
+    }
+
+
+def _draw_factors() -> list[Any]:
+    shapes = (2, 7, 9, 6), (3, 2, 6, 38), (45, 45), (45, 45)
+    floats = [RNG.normal(size=shape).astype(np.float32) for shape in shapes]
+    return [*floats, RNG.integers(-9, 9, (40, 40)).astype(np.int8)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("multithreading", [False, pytest.param(True, marks=pytest.mark.complete)])
+def test_products_and_convolutions(folder: Path, multithreading: bool) -> None:
+    factors = _draw_factors()
+    name = f"products{multithreading:d}"
+    library = compile_library(
+        folder / name, Signature(multiply, args=factors), multithreading=multithreading, shared=True
+    )
+    assert library.shared is not None
+    assert multithreading or library.shared.stat().st_size < 200_000
+    names = "images", "kernel", "left", "right", "small"
+    answers = load_library(library.shared)(**dict(zip(names, factors, strict=True)))
+    for key, expected in jax.jit(multiply)(*factors).items():
+        np.testing.assert_allclose(
+            answers[key.replace(" ", "_")], expected, 1e-4, 1e-4, err_msg=key
+        )
+
+
 @pytest.mark.slow
 @pytest.mark.consumers
 def test_cmake_builds_the_example(folder: Path) -> None:
-    """A loop, products of matrices by Eigen, and random numbers, with weights in the program."""
+    """A loop, products of matrices, and random numbers, with weights in the program."""
     params = {"k": RNG.normal(size=(64, 64)).astype(np.float32) / 8}
     x = np.zeros((64, 64), np.float32)
     path = folder / "walk_lib"
