@@ -413,7 +413,8 @@ def _scatter(combine: Kernel) -> Kernel:
 def _set_rows(matrix: tf.Tensor, numbers: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
     """Overwrites rows; the last of several updates of a row wins.
 
-    The converter's own form multiplies old values by 0, which turns infinity into NaN.
+    The converter's own form adds the updates of a row, and multiplies old values by 1 minus their
+    number.
     """
     count = tf.shape(matrix)[0]
     last = tf.math.unsorted_segment_max(tf.range(tf.shape(rows)[0]), numbers, count)
@@ -440,7 +441,7 @@ SCATTERS: Mapping[str, Kernel] = MappingProxyType(
         "TensorScatterUpdate": _scatter(_set_rows),
     }
 )
-"""Kernels of scatters, for float32 and signed integers."""
+"""Kernels of scatters, for float32 and int32."""
 
 
 def _scatter_unsigned(scatter: Kernel) -> Kernel:
@@ -507,6 +508,7 @@ _FLOATS: Mapping[str, Kernel] = MappingProxyType(
 )
 KERNELS: Mapping[tf.DType, Mapping[str, Kernel]] = MappingProxyType(
     {
+        tf.bool: {"TensorScatterUpdate": SCATTERS["TensorScatterUpdate"]},
         tf.float32: {**_FLOATS, **SCATTERS},
         tf.int32: {**_BITS_32, "TruncateMod": _truncated_remainder, **SCATTERS},
         tf.int64: {
@@ -514,6 +516,7 @@ KERNELS: Mapping[tf.DType, Mapping[str, Kernel]] = MappingProxyType(
             "Abs": lambda x: tf.maximum(x, -x),
             "Sign": lambda x: tf.minimum(tf.maximum(x, -1), 1),
             "TruncateMod": _truncated_remainder,
+            "TensorScatterUpdate": SCATTERS["TensorScatterUpdate"],
         },
         tf.uint32: {
             **{name: compute_in(tf.int32, f) for name, f in {**_ARITHMETIC, **_BITS_32}.items()},

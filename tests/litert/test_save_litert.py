@@ -395,6 +395,17 @@ def test_atan2_of_a_number_and_an_array_of_open_sizes(tmp_path: Path) -> None:
     np.testing.assert_allclose(answers["output_0"], np.arctan2(np.float32(1), x), rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", ["bool", "int64", "float32"])
+def test_the_last_of_equal_indices_is_set(tmp_path: Path, dtype: str) -> None:
+    def set_twice(x: Any, updates: Any) -> Any:
+        return x.at[jnp.array([1, 1, -2])].set(updates)
+
+    x, updates = np.array([0, 1, 1, 1], dtype), np.array([1, 1, 0], dtype)
+    with jax.enable_x64(True):
+        answers = _answers(tmp_path, set_twice, x, updates)
+    np.testing.assert_array_equal(answers["output_0"], np.array([0, 1, 0, 1], dtype))
+
+
 def test_results_without_elements_are_refused_before_litert_runs(tmp_path: Path) -> None:
     def empty(x: Any) -> Any:  # LiteRT corrupts the memory of the process with it
         return lax.pad(x, jnp.float32(-1), ((-1, -1, 0), (2, 1, 0)))
