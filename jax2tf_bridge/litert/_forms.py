@@ -60,7 +60,8 @@ _MOVES = frozenset(
     {"Cumsum", "GatherNd", "GatherV2", "Pad", "PadV2", "Prod", "ReverseV2", "ScatterNd", "Sum"}
     | {"TensorScatterAdd", "TensorScatterUpdate", "Tile", "Transpose"}
 )
-_OF_BYTES = _MOVES | {
+_OF_32_BITS = _MOVES | {"UnsortedSegmentProd", "UnsortedSegmentSum"}
+_OF_BYTES = _OF_32_BITS | {
     *("Abs", "AddV2", "ArgMax", "ArgMin", "BitwiseAnd", "BitwiseOr", "Equal", "FloorDiv"),
     *("FloorMod", "Greater", "GreaterEqual", "Invert", "LeftShift", "Less", "LessEqual", "Max"),
     *("Maximum", "Min", "Minimum", "Mul", "Neg", "NotEqual", "RightShift", "SelectV2", "Sign"),
@@ -68,7 +69,7 @@ _OF_BYTES = _MOVES | {
 }
 _LACKING: Mapping[tf.DType, frozenset[str]] = MappingProxyType(
     {
-        tf.uint32: _MOVES,
+        tf.uint32: _OF_32_BITS,
         tf.uint64: _MOVES | {"ConcatV2", "SelectV2", "Slice", "StridedSlice"},
         **dict.fromkeys((tf.int8, tf.uint8, tf.int16, tf.uint16), _OF_BYTES),
     }

@@ -135,11 +135,34 @@ def _shift_right_64(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     return tf.bitcast(tf.stack([near, _logical_shift(high, places)], axis=-1), tf.int64)
 
 
+def _shift_right_signed_64(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Shifts signed 64-bit integers to the right; negative ones by way of their inverted bits."""
+    is_negative, invert = tf.less(x, 0), _by_words(_invert)
+    shifted = _shift_right_64(tf.where(is_negative, invert(x), x), y)
+    return tf.where(is_negative, invert(shifted), shifted)
+
+
 def _shift_left_64(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     (low, high), places = _words(x), tf.cast(y, tf.int32)
     joined = _xor(_left_shift(high, places), _logical_shift(low, 32 - places))
     far = tf.where(tf.less(places, 32), joined, _left_shift(low, places - 32))
     return tf.bitcast(tf.stack([_left_shift(low, places), far], axis=-1), tf.int64)
+
+
+_BITS_OF_BYTES = np.array([byte.bit_count() for byte in range(256)], np.int32)
+
+
+def _population_count(x: tf.Tensor) -> tf.Tensor:
+    """Counts the set bits of integers of any width, byte by byte.
+
+    Bytes come from shifts, because the converter merges bitcasts of different sizes wrongly.
+    """
+    words = _words(x) if x.dtype.size == 8 else [convert(x, tf.int32)]
+    counts = []
+    for word, place in itertools.product(words, range(min(x.dtype.size, 4))):
+        byte = tf.math.floormod(tf.bitwise.right_shift(word, tf.constant(8 * place)), 256)
+        counts.append(tf.gather(tf.constant(_BITS_OF_BYTES), byte))
+    return tf.cast(tf.add_n(counts), tf.uint8)
 
 
 def _low_word(x: tf.Tensor) -> tf.Tensor:
@@ -482,6 +505,7 @@ _BITS_64: Mapping[str, Kernel] = MappingProxyType(
         "LeftShift": _shift_left_64,
     }
 )
+_COUNTS: Mapping[str, Kernel] = MappingProxyType({"PopulationCount": _population_count})
 _FLOATS: Mapping[str, Kernel] = MappingProxyType(
     {
         "Acos": lambda x: tf.atan2(tf.sqrt((1.0 - x) * (1.0 + x)), x),
@@ -510,10 +534,13 @@ KERNELS: Mapping[tf.DType, Mapping[str, Kernel]] = MappingProxyType(
     {
         tf.bool: {"TensorScatterUpdate": SCATTERS["TensorScatterUpdate"]},
         tf.float32: {**_FLOATS, **SCATTERS},
-        tf.int32: {**_BITS_32, "TruncateMod": _truncated_remainder, **SCATTERS},
+        **dict.fromkeys((tf.int8, tf.uint8, tf.int16, tf.uint16), _COUNTS),
+        tf.int32: {**_BITS_32, **_COUNTS, "TruncateMod": _truncated_remainder, **SCATTERS},
         tf.int64: {
             **_BITS_64,
+            **_COUNTS,
             "Abs": lambda x: tf.maximum(x, -x),
+            "RightShift": _shift_right_signed_64,
             "Sign": lambda x: tf.minimum(tf.maximum(x, -1), 1),
             "TruncateMod": _truncated_remainder,
             "TensorScatterUpdate": SCATTERS["TensorScatterUpdate"],
@@ -521,6 +548,7 @@ KERNELS: Mapping[tf.DType, Mapping[str, Kernel]] = MappingProxyType(
         tf.uint32: {
             **{name: compute_in(tf.int32, f) for name, f in {**_ARITHMETIC, **_BITS_32}.items()},
             **{name: _compare_unsigned(f) for name, f in _ORDER.items()},
+            **_COUNTS,
             "FloorDiv": _unsigned_quotient,
             "FloorMod": _unsigned_remainder,
             "Maximum": lambda x, y: tf.where(_compare_unsigned(tf.greater)(x, y), x, y),
@@ -531,6 +559,7 @@ KERNELS: Mapping[tf.DType, Mapping[str, Kernel]] = MappingProxyType(
         },
         tf.uint64: {
             **{name: compute_in(tf.int64, f) for name, f in {**_ARITHMETIC, **_BITS_64}.items()},
+            **_COUNTS,
             "RightShift": compute_in(tf.int64, _shift_right_64),
         },
     }

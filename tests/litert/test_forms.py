@@ -20,6 +20,7 @@ UINT32 = INT32.view(np.uint32)
 INT64 = np.array([0, 1, -1, 5, -(1 << 40), 1 << 62, -(1 << 63), 0x0123456789ABCDEF], np.int64)
 UINT64 = INT64.view(np.uint64)
 WIDE_INT32 = np.random.default_rng(0).integers(-(2**31), 2**31, (3, 300)).astype(np.int32)
+INT16 = np.array([0, 1, -1, 255, 256, 12345, -12345, 32767, -32768], np.int16)
 INT8 = np.array([0, 1, -1, 100, -128, 127, 5, -6], np.int8)
 FLOATS = np.array([0, -0.0, 1e-6, -1e-3, 0.1, -0.5, 0.7, 0.99, -0.999, 1, -1], np.float32)
 WIDE = np.array([*FLOATS, 2, -3.5, 10, -20, 60], np.float32)
@@ -61,7 +62,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         for values, names in (
             (INT32, ("LeftShift",)),
             (UINT32, ("LeftShift", "RightShift")),
-            (INT64, ("LeftShift",)),
+            (INT64, ("LeftShift", "RightShift")),
             (UINT64, ("LeftShift", "RightShift")),
         )
         for name in names
@@ -76,6 +77,11 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         for name in names
     },
     **{f"Invert {values.dtype}": (R.Invert, (values,)) for values in (INT32, UINT32, INT64)},
+    **{
+        f"PopulationCount {values.dtype}": (R.PopulationCount, (values,))
+        for signed in (INT8, INT16, INT32, INT64)
+        for values in (signed, signed.view(f"u{signed.itemsize}"))
+    },
     "Abs int64": (R.Abs, (INT64,)),
     "Sign int64": (R.Sign, (INT64,)),
     **{name: (getattr(R, name), (FLOATS,)) for name in ("Acos", "Asin", "Atanh", "Erfinv")},
@@ -155,10 +161,23 @@ MOVES: dict[str, Callable[..., Any]] = {
     "Transpose": lambda x: tf.transpose(x),
     "Update": lambda x: tf.tensor_scatter_nd_update(x, [[1]], x[:1]),
 }
+SEGMENTS: dict[str, Callable[..., Any]] = {
+    "Prod": tf.math.unsorted_segment_prod,
+    "Sum": tf.math.unsorted_segment_sum,
+}
 CASES |= {
     f"{name} {grid.dtype}": (functools.partial(move), (grid,))
     for grid in GRIDS.values()
     for name, move in MOVES.items()
+}
+CASES |= {
+    f"Segments {name} {grid.dtype}": (
+        functools.partial(reduce, segment_ids=[2, 0, 2], num_segments=4),
+        (grid,),
+    )
+    for grid in GRIDS.values()
+    if grid.dtype != np.uint64
+    for name, reduce in SEGMENTS.items()
 }
 
 

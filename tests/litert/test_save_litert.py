@@ -146,8 +146,10 @@ def test_a_file_of_a_function(tmp_path: Path) -> None:
 
 
 def test_what_has_no_built_in_operation(tmp_path: Path) -> None:
+    kernel = jnp.ones((1, 1, 2, 2), jnp.int32)
+
     def lacking(x: Any) -> Any:
-        return lax.population_count(x.astype(np.uint32))
+        return lax.conv(x[None, None].astype(np.int32), kernel, (1, 1), "SAME")
 
     signatures = {"good": lambda x: x, "bad": lacking}
     line = lacking.__code__.co_firstlineno + 1
@@ -158,12 +160,12 @@ def test_what_has_no_built_in_operation(tmp_path: Path) -> None:
         )
     assert str(caught.value) == (
         "LiteRT has no built-in operation for:\n"
-        f"  - tf.PopulationCount of uint32 at test_save_litert.py:{line} (signature bad)\n"
+        f"  - tf.Conv2D of int32 at test_save_litert.py:{line} (signature bad)\n"
         "Write this part of the function with other operations, or save a SavedModel for where "
         "TensorFlow is (save)."
     )
     assert (caught.value.operation, caught.value.source) == (
-        "tf.PopulationCount",
+        "tf.Conv2D",
         f"test_save_litert.py:{line}",
     )
     assert (tmp_path / "a.tflite").read_bytes() == b"old"
@@ -345,6 +347,25 @@ def test_scatters_over_infinity_of_the_same_row_and_of_all_integers(tmp_path: Pa
     found = _answers(tmp_path, f, x, at, *integers)
     for name, expected in jax.jit(f)(x, at, *integers).items():
         np.testing.assert_array_equal(found[name], expected, err_msg=name)
+
+
+def test_bits_are_counted_and_segments_of_floats_multiplied(tmp_path: Path) -> None:
+    x = RANDOM.normal(size=(5, 2)).astype(np.float32)
+    rows = np.array([2, 0, 2, -1, 0], np.int32)
+    dtypes = (np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32)
+    ends = [(np.iinfo(dtype).min, np.iinfo(dtype).max) for dtype in dtypes]
+    integers = [np.array([0, 1, 100, *e], d) for d, e in zip(dtypes, ends, strict=True)]
+
+    def f(x: Any, rows: Any, *integers: Any) -> dict[str, Any]:
+        results = {"products": jax.ops.segment_prod(x, rows, 3)}
+        for n in integers:
+            results[f"{n.dtype}_bits"] = lax.population_count(n)
+            results[f"{n.dtype}_zeros"] = lax.clz(n)
+        return results
+
+    found = _answers(tmp_path, f, x, rows, *integers)
+    for name, expected in jax.jit(f)(x, rows, *integers).items():
+        np.testing.assert_allclose(found[name], expected, rtol=1e-6, err_msg=name, strict=True)
 
 
 def test_other_values_than_tensorflows_are_refused(two: LiteRTModel) -> None:

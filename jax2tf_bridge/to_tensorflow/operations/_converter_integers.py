@@ -245,6 +245,58 @@ def _shift_by(x: tf.Tensor, places: np.ndarray, bits: int) -> tf.Tensor:
     return tf.bitwise.bitwise_and(tf.bitwise.right_shift(x, tf.constant(places)), mask)
 
 
+# Counts of bits.
+
+
+def population_count(element: str, x: tf.Tensor) -> tf.Tensor:
+    """Counts the set bits."""
+    count = _count_bits(_to_bits(element, x), dtype_of_element(element).bits)
+    return tf.cast(count, x.dtype)
+
+
+def count_leading_zeros(element: str, x: tf.Tensor) -> tf.Tensor:
+    """Counts the zeros before the highest set bit."""
+    width = dtype_of_element(element).bits
+    bits, places = _to_bits(element, x), 1
+    # Sign bits that are shifted in do not matter: then the highest bit is set, so all are.
+    while places < width:
+        bits = tf.bitwise.bitwise_or(bits, _shift_right(bits, places))
+        places *= 2
+    return tf.cast(constant_like(bits, width) - _count_bits(bits, width), x.dtype)
+
+
+def _to_bits(element: str, x: tf.Tensor) -> tf.Tensor:
+    """Widens integers of fewer than 32 bits to int32, without copies of the sign bit.
+
+    int64 becomes uint64 with the same bits, because tf2onnx cannot shift int64.
+    """
+    bits = dtype_of_element(element).bits
+    if element == "i64":
+        return tf.cast(x, tf.uint64)
+    if bits >= 32:
+        return x
+    return tf.bitwise.bitwise_and(tf.cast(x, tf.int32), tf.constant((1 << bits) - 1))
+
+
+def _shift_right(x: tf.Tensor, places: int) -> tf.Tensor:
+    """Shifts right in steps of at most 16: OpenVINO uses 32 bits for 64."""
+    for _ in range(max(1, places // 16)):
+        x = tf.bitwise.right_shift(x, constant_like(x, min(places, 16)))
+    return x
+
+
+def _count_bits(x: tf.Tensor, width: int) -> tf.Tensor:
+    if width > 32:
+        return _count_bits(x, 32) + _count_bits(_shift_right(x, 32), 32)
+    # Adds neighbours. The masks also clear what is beyond 32 bits, and copies of the sign bit.
+    for places, mask in ((1, 0x55555555), (2, 0x33333333), (4, 0x0F0F0F0F)):
+        odd, even = _shift_right(x, places), x
+        odd, even = (tf.bitwise.bitwise_and(part, constant_like(x, mask)) for part in (odd, even))
+        x = odd + even
+    x = x + _shift_right(x, 8)
+    return tf.bitwise.bitwise_and(x + _shift_right(x, 16), constant_like(x, 63))
+
+
 def to_float(x: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     """Converts uint32 to floats by its two halves, which are non-negative."""
     low = tf.bitwise.bitwise_and(x, constant_like(x, 0xFFFF))

@@ -339,7 +339,11 @@ _BY_KIND = (
     _by_kind("ceil", floats=tf.math.ceil),
     _by_kind("complex", floats=tf.complex),
     _by_kind("cosine", floats=tf.cos),
-    _by_kind("count_leading_zeros", integers=_integers.count_leading_zeros),
+    _by_kind(
+        "count_leading_zeros",
+        integers=_integers.count_leading_zeros,
+        converter_integers=_converter_integers.count_leading_zeros,
+    ),
     _by_kind(
         "divide",
         integers=_integers.divide,
@@ -379,7 +383,11 @@ _BY_KIND = (
     _by_kind("negate", integers=_integers.negative, floats=tf.negative),
     _by_kind("not", flags=tf.logical_not, integers=_integers.invert),
     _by_kind("or", flags=tf.logical_or, integers=_for_any_element(tf.bitwise.bitwise_or)),
-    _by_kind("popcnt", integers=_integers.population_count),
+    _by_kind(
+        "popcnt",
+        integers=_integers.population_count,
+        converter_integers=_converter_integers.population_count,
+    ),
     _by_kind("power", integers=_integers.power, floats=_floats.power),
     _by_kind(
         "remainder",

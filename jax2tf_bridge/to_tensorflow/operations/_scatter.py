@@ -370,9 +370,10 @@ def _combine_segments(
     if kind == "add":
         return tf.math.unsorted_segment_sum(updates, ids, number)
     # The dtype is wide enough that a product of several updates does not overflow too early.
+    # LiteRT has no arithmetic in float64.
     own = old.tf_dtype
     wide = {2: tf.float64, 4: tf.float64, 8: tf.complex128}
-    dtype = wide[own.size] if own in _NARROW else own
+    dtype = wide[own.size] if own in _NARROW and not scope.is_for_any_converter else own
     result = tf.math.unsorted_segment_prod(tf.cast(updates, dtype), ids, number)
     result = tf.reshape(result, scope.sizes.reshape_shape(old.sizes))
     return tf.cast(tf.cast(scope.tensor(old), dtype) * result, own)

@@ -32,7 +32,7 @@ from tests.consumers.own_operations import operation_counts
 _AVOIDED = frozenset(
     {
         *("Bitcast", "Erfinv", "Erfc", "Expm1", "Lgamma", "Log1p", "ReverseV2", "Slice"),
-        *("TensorStridedSliceUpdate", "TruncateMod"),
+        *("PopulationCount", "TensorStridedSliceUpdate", "TruncateMod"),
     }
 )
 
@@ -143,6 +143,7 @@ def _of_integers(x: Any, y: Any, places: Any) -> list[Any]:
         *(lax.div(x, y), lax.rem(x, y), flag, x <= y, x == y, lax.max(x, y), lax.min(x, y)),
         *(lax.clamp(jnp.minimum(x, y), x + y, y), jnp.where(flag, x, y), lax.shift_left(x, places)),
         *(lax.shift_right_logical(x, places), x.astype(np.float32), x ^ _GREAT.astype(x.dtype)),
+        *(lax.population_count(x), lax.clz(x)),
     ]
 
 
@@ -172,6 +173,23 @@ def test_integers_of_32_bits_are_exact_by_sums_products_and_bits() -> None:
         given = [each.view(dtype) for each in (x, y, places)]
         for got, wanted in zip(f(*given), jax.jit(_of_integers)(*given), strict=True):
             np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("bits", [8, 16, 32, 64])
+def test_bits_of_integers_are_counted_by_sums_shifts_and_masks(bits: int) -> None:
+    def count(x: Any) -> list[Any]:
+        return [lax.population_count(x), lax.clz(x)]
+
+    numbers = np.array([0, *(2**i + j for i in range(bits) for j in (-1, 0, 1))], object)
+    for kind in "iu":
+        x = (numbers % 2**bits).astype(f"u{bits // 8}").view(f"{kind}{bits // 8}")
+        with jax.enable_x64(True):
+            f = convert(count, target=Target.converters(), with_gradient=False)
+            traced = tf.function(f, autograph=False).get_concrete_function(tf.constant(x))
+            expected = jax.jit(count)(x)
+        assert not _AVOIDED & set(operation_counts(traced.graph))
+        for got, wanted in zip(traced(tf.constant(x)), expected, strict=True):
+            np.testing.assert_array_equal(got, wanted, strict=True)
 
 
 def test_bfloat16_is_float32(tmp_path: Path) -> None:
