@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
@@ -21,10 +22,13 @@ from jax2tf_bridge.c_library import _runtime, _sources
 from jax2tf_bridge.c_library._interface import Interface, make_identifier
 from jax2tf_bridge.c_library._read import make_processing_error, read_interface, read_weights
 from jax2tf_bridge.errors import (
+    Argument,
+    Message,
     MissingDependencyError,
     ModuleError,
     SavingError,
     UnsupportedByTargetError,
+    make_path_error,
 )
 from jax2tf_bridge.saved_model import SERVING_DEFAULT
 from jax2tf_bridge.storage import as_path, check_free, on_disk, whole_directory
@@ -82,7 +86,9 @@ class CompiledLibrary:
         }
 
     def __str__(self) -> str:
-        lines = [f"{self.path}: {self.header.name}, {len(self.signatures)} signatures"]
+        count = len(self.signatures)
+        title = f"{count} signature{'s' if count > 1 else ''}"
+        lines = [f"{self.path}: {self.header.name}, {title}"]
         for name, sizes in self.signatures.items():
             texts = [",".join(f"{v}={n}" for v, n in values.items()) for values in sizes if values]
             lines.append(f"  {name}" + (f" for {' or '.join(texts)}" if texts else ""))
@@ -163,7 +169,7 @@ def compile_library(
            [3., 3.]], dtype=float32)}
     """
     folder = Path(path)
-    check_free(folder, overwrite=False)
+    _check_free(folder)
     name = _check_name(name, folder)
     if shared and target_triple is not None:
         raise SavingError(
@@ -199,6 +205,14 @@ def compile_library(
         object_bytes=sum(f.stat().st_size for f in (folder / "programs").glob("*.o")),
         weights_bytes=interface.weights_size if has_file else 0,
     )
+
+
+def _check_free(folder: Path) -> None:
+    try:
+        check_free(folder, overwrite=False)
+    except FileExistsError:  # its text names `overwrite`, which only other functions take
+        text = "is there already. Remove it, or name a new folder"
+        raise make_path_error(FileExistsError, errno.EEXIST, text, folder) from None
 
 
 def _check_name(name: str | None, folder: Path) -> str:
@@ -446,6 +460,15 @@ class _Files:
         failures = self._run_compiler(jobs, tensorflow.flags, temporary)
         for signature, failure in zip(owners, failures, strict=True):
             if failure is not None:
+                if "No available targets are compatible with triple" in failure:
+                    raise SavingError(
+                        Message(
+                            f"TensorFlow's LLVM does not compile for {self._triple!r}. Pass "
+                            "another ",
+                            Argument("target_triple"),
+                            ", such as aarch64-unknown-linux-gnu.",
+                        )
+                    )
                 raise UnsupportedByTargetError(
                     f"tfcompile cannot compile the signature {signature.name}: "
                     f"{failure.splitlines()[0]}",
@@ -472,6 +495,15 @@ class _Files:
             text=True,
             check=False,
         )
+        # LLVM only warns, and compiles for another processor.
+        if f"'{self._cpu}' is not a recognized processor" in done.stderr:
+            raise SavingError(
+                Message(
+                    f"LLVM knows no processor {self._cpu!r} for {self._triple}. Pass another ",
+                    Argument("target_cpu"),
+                    ", or leave it out for every processor of this architecture.",
+                )
+            )
         answer = Path(f"{file}.failures")
         if done.returncode or not answer.exists():
             raise ModuleError(

@@ -1,4 +1,4 @@
-"""load_library(): calls a compiled C library from Python, with NumPy only."""
+"""load_library(): calls a compiled C library from Python, without JAX and TensorFlow."""
 
 from __future__ import annotations
 
@@ -222,7 +222,9 @@ def _numpy_dtype(name: str) -> np.dtype[Any]:
 def load_library(
     path: str | os.PathLike[str], *, weights: str | os.PathLike[str] | None = None
 ) -> LoadedLibrary:
-    """Loads a shared library that `compile_library(..., shared=True)` built; only NumPy is needed.
+    """Loads a shared library that `compile_library(..., shared=True)` built.
+
+    Neither JAX nor TensorFlow is needed.
 
     Args:
       path: the library, "predict_lib/predict.so".

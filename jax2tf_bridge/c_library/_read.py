@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 
-from jax2tf_bridge._utils import unknown_name_text
+from jax2tf_bridge._utils import as_integer, unknown_name_text
 from jax2tf_bridge.bytecode import read_summary
 from jax2tf_bridge.c_library._interface import (
     ALIGNMENT,
@@ -23,7 +23,9 @@ from jax2tf_bridge.c_library._interface import (
     make_prefix,
 )
 from jax2tf_bridge.errors import (
+    Argument,
     FileFormatError,
+    Message,
     SavingError,
     ShapeError,
     UnsupportedByTargetError,
@@ -233,7 +235,8 @@ def _check_function(name: str, portable: PortableFunction, entry: SignatureEntry
     if entry.updates:
         raise refuse(
             f"assigns new values to {min(entry.updates.values())}",
-            "Return the new weights as outputs of a function that takes them as inputs.",
+            "Leave it out by naming the signatures to compile, or return the new weights as "
+            "outputs of a function that takes them as inputs.",
             "AssignVariableOp",
         )
     if portable.graph_functions:
@@ -260,6 +263,11 @@ def _check_variables(
     sidecar: Sidecar, portables: Mapping[str, PortableFunction], names: Iterable[str], sizes: Sizes
 ) -> None:
     known = {v for n in names for v in list_variables([p.aval for p in portables[n].inputs])}
+    if isinstance(sizes, Mapping) or not all(isinstance(values, Mapping) for values in sizes):
+        raise SavingError(
+            "sizes must be a list with a mapping for each program, such as "
+            f"[{{'b': 1}}, {{'b': 32}}]. Got: {sizes!r}."
+        )
     for values in sizes:
         for variable, size in values.items():
             if variable not in known:
@@ -269,6 +277,8 @@ def _check_variables(
                     else ("They have no open sizes.")
                 )
                 raise SavingError(f"sizes: no signature has the size {variable}. {text}")
+            if as_integer(size) is None:
+                raise SavingError(f"sizes: {variable} must be an integer. Got: {size!r}.")
             if size < 0:
                 raise SavingError(f"sizes: {variable} must be at least 0. Got: {size}.")
 
@@ -296,10 +306,13 @@ def _choose_sizes(
         ]
     if not chosen:
         missing = ", ".join(variables)
-        example = format_sizes(dict.fromkeys(variables, 8))
+        example = dict.fromkeys(variables, 8)
         raise SavingError(
-            f"The signature {name} has open sizes ({missing}), and a program is compiled for fixed "
-            f"ones. Pass sizes for each of them: --sizes {example}"
+            Message(
+                f"The signature {name} has open sizes ({missing}), and a program is compiled for "
+                "fixed ones. Pass sizes for each program: ",
+                Argument("sizes", format_sizes(example), f"sizes=[{example}]"),
+            )
         )
     unique = list({format_sizes(values): values for values in chosen}.values())
     for values in unique:

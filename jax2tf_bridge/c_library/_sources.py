@@ -386,6 +386,8 @@ target_compile_definitions({name} PRIVATE {
         " ".join(definitions)
     } $<$<BOOL:${{BUILD_SHARED_LIBS}}>:JAX2TF_BRIDGE_SHARED>)
 set_target_properties({name} PROPERTIES LINKER_LANGUAGE CXX PUBLIC_HEADER {name}.h)
+# Programs of C projects link the C++ library too.
+target_link_libraries({name} PRIVATE ${{CMAKE_CXX_IMPLICIT_LINK_LIBRARIES}})
 {"find_package(Threads REQUIRED)" if threads else ""}
 {f"target_link_libraries({name} PUBLIC Threads::Threads)" if threads else ""}
 

@@ -246,13 +246,23 @@ def test_cmake_builds_the_example(folder: Path) -> None:
     cmake = shutil.which("cmake")
     if cmake is None:
         pytest.skip("cmake is not installed")
-    build = folder / "build"
-    for words in (("-S", path, "-B", build), ("--build", build)):
+    # The program of a C project links the C++ library as well.
+    app, build = folder / "app", folder / "build"
+    app.mkdir()
+    (app / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.13)\n"
+        "project(app C)\n"
+        f"add_subdirectory({path} walk)\n"
+        f"add_executable(app {path}/main.c)\n"
+        "target_link_libraries(app walk)\n"
+    )
+    for words in (("-S", app, "-B", build), ("--build", build)):
         command = [cmake, *map(str, words)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
-    printed = subprocess.run([build / "walk_example"], capture_output=True, text=True, check=True)
-    name, _, values = printed.stdout.partition(" = ")
-    assert name == "serving_default: y"
     expected = np.asarray(jax.jit(walk)(params, x)["y"]).ravel()[:10]
-    np.testing.assert_allclose([float(v) for v in values.split()], expected, 1e-4)
+    for program in (build / "walk" / "walk_example", build / "app"):
+        printed = subprocess.run([program], capture_output=True, text=True, check=True)
+        name, _, values = printed.stdout.partition(" = ")
+        assert name == "serving_default: y"
+        np.testing.assert_allclose([float(v) for v in values.split()], expected, 1e-4)

@@ -103,7 +103,7 @@ def test_wrapper_computes_shapes_and_pads(model: Path) -> None:
             [{"b": 1}],
             SavingError,
             "The signature pair has open sizes (n), and a program is compiled for fixed ones. Pass "
-            "sizes for each of them: --sizes n=8",
+            "sizes for each program: sizes=[{'n': 8}]",
         ),
         (
             [{"b": 1, "m": 2}],
@@ -111,6 +111,19 @@ def test_wrapper_computes_shapes_and_pads(model: Path) -> None:
             "sizes: no signature has the size m. Their open sizes: b, n.",
         ),
         ([{"n": -1}], SavingError, "sizes: n must be at least 0. Got: -1."),
+        ([{"n": "1"}], SavingError, "sizes: n must be an integer. Got: '1'."),
+        (
+            {"n": [1, 32]},
+            SavingError,
+            "sizes must be a list with a mapping for each program, such as [{'b': 1}, {'b': 32}]. "
+            "Got: {'n': [1, 32]}.",
+        ),
+        (
+            [1, 32],
+            SavingError,
+            "sizes must be a list with a mapping for each program, such as [{'b': 1}, {'b': 32}]. "
+            "Got: [1, 32].",
+        ),
     ],
 )
 def test_sizes(model: Path, sizes: Any, error: type[Exception], text: str) -> None:
@@ -145,6 +158,30 @@ def test_options(model: Path, options: Any, text: str) -> None:
     with pytest.raises(SavingError) as raised:
         compile_library(model / "lib", model, **options)
     assert str(raised.value) == text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            {"target_triple": "arch64-unknown-linux-gnu"},
+            "TensorFlow's LLVM does not compile for 'arch64-unknown-linux-gnu'. Pass another "
+            "target_triple, such as aarch64-unknown-linux-gnu.",
+        ),
+        (
+            {"target_triple": "aarch64-unknown-linux-gnu", "target_cpu": "cortex"},
+            "LLVM knows no processor 'cortex' for aarch64-unknown-linux-gnu. Pass another "
+            "target_cpu, or leave it out for every processor of this architecture.",
+        ),
+    ],
+)
+def test_unknown_machines(tmp_path: Path, options: Any, text: str) -> None:
+    twice = Signature(lambda x: x * 2, args=[X])
+    with pytest.raises(SavingError) as raised:
+        compile_library(tmp_path / "twice_lib", twice, **options)
+    assert str(raised.value) == text
+    assert not (tmp_path / "twice_lib").exists()
 
 
 def test_constraints_of_sizes(tmp_path: Path) -> None:
@@ -195,8 +232,13 @@ def test_changed_weights(tmp_path: Path) -> None:
         return jnp.sum(x), {"w": params["w"] + x}
 
     step = Signature(learn, args=[X], updates_params=True)
-    with pytest.raises(UnsupportedByTargetError, match=r"assigns new values to params\['w'\]"):
+    with pytest.raises(UnsupportedByTargetError) as raised:
         compile_library(tmp_path / "f_lib", step, params={"w": X})
+    assert str(raised.value) == (
+        "The signature serving_default assigns new values to params['w'], which tfcompile cannot "
+        "compile. Leave it out by naming the signatures to compile, or return the new weights as "
+        "outputs of a function that takes them as inputs."
+    )
 
 
 def test_other_models(tmp_path: Path) -> None:
@@ -229,8 +271,10 @@ def test_older_tensorflow(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_existing_folder_and_missing_library(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(FileExistsError):
+    with pytest.raises(FileExistsError) as raised:
         compile_library(model, model)
+    text = f"{model} is there already. Remove it, or name a new folder"
+    assert str(raised.value) == text
     with pytest.raises(FileNotFoundError, match=r"There is no library .*absent.so. Write one with"):
         load_library(tmp_path / "absent.so")
     (tmp_path / "text.so").write_text("text")

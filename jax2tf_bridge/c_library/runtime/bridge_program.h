@@ -121,7 +121,7 @@ Status map_weights(Handle& handle, const char* file) {
   const Library& library = *handle.library;
   if (library.weights != nullptr) {
     if (file != nullptr)
-      return handle.fail(kNoWeights, "The weights of %s are in the program. Pass NULL, not %s.",
+      return handle.fail(kNoWeights, "The weights of %s are in the program. Leave out the file %s.",
                          library.name, file);
     handle.weights = library.weights;
     return kOk;
