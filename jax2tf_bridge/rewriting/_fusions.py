@@ -211,9 +211,7 @@ def _is_equal(left: Value, right: Value, matcher: Matcher) -> bool:
     if left is right:
         return True
     number = matcher.number(left)
-    # Beyond this, different integers are the same number as a float.
-    is_exact = number is not None and abs(number) < 2.0**53
-    return is_exact and number == matcher.number(right)
+    return number is not None and number == matcher.number(right)
 
 
 def _are_equal(left: Sequence[Value], right: Sequence[Value], matcher: Matcher) -> bool:

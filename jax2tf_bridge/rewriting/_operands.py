@@ -193,11 +193,14 @@ def _find_extreme_index(reduce: Operation, matcher: Matcher) -> Operation | None
     axes = reduce.ints("dimensions")
     if extreme is None or len(axes) != 1 or len(reduce.operands) != 4:
         return None
-    numbers, places, init, _ = reduce.operands
+    numbers, places, *inits = reduce.operands
     element = numbers.tensor.element
     name = {"maximum": "or", "minimum": "and"}[extreme] if element == "i1" else extreme
-    number = matcher.number(init)
+    number, place = map(matcher.number, inits)
     if number is None or number != Reducer(name, element).identity:
+        return None
+    # If all numbers are the identity, a lower place than any element's is the result.
+    if place is None or place < 0:
         return None
     if not _is_iota(places, axes[0], matcher):
         return None
@@ -233,11 +236,14 @@ def _sorted_axis(sort: Operation) -> int | None:
 def _is_iota(value: Value, axis: int, matcher: Matcher) -> bool:
     """Returns whether all elements of integers are their place along an axis."""
     names = ("broadcast_in_dim", "constant", "convert", "dynamic_iota", "iota")
+    is_converted = False
     while (operation := matcher.maker(value, *names)) is not None:
         size = value.tensor.shape[axis]
         match operation.name:
             case "iota" | "dynamic_iota":
-                return operation.int("iota_dimension") == axis
+                # A narrow dtype rounds places, or they wrap around.
+                is_exact = value.tensor.element in _WIDE_INTEGERS or not is_converted
+                return is_exact and operation.int("iota_dimension") == axis
             case "constant":
                 return _is_range(operation, axis)
             case "broadcast_in_dim":
@@ -251,6 +257,7 @@ def _is_iota(value: Value, axis: int, matcher: Matcher) -> bool:
             case _:
                 if value.tensor.element not in _WIDE_INTEGERS:
                     return False
+                is_converted = True
                 (value,) = operation.operands
     return False
 

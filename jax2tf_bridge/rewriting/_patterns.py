@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from jax2tf_bridge._dtypes import dtype_of_element
 from jax2tf_bridge._operations import OPERATIONS
 from jax2tf_bridge.bytecode import (
     STOP_GRADIENT,
@@ -140,7 +141,8 @@ class Matcher:
         array = elements.array()
         if array.size == 0 or (array.size > 1 and any(array.strides)):
             return None
-        number = float(array.reshape(-1)[0])
+        is_whole = dtype_of_element(elements.type.element).kind != "float"
+        number = (int if is_whole else float)(array.reshape(-1)[0])
         # Every element type has 0 and 1; others may be rounded, or wrap around.
         return number if number in (0, 1) or not is_converted else None
 

@@ -134,6 +134,23 @@ def test_nothing_is_reduced_to_the_initial_value() -> None:
     np.testing.assert_array_equal(integers, [[0, 0], [0, 0], [0, 0], [255, 255]])
 
 
+def test_initial_values_next_to_the_identity_count() -> None:
+    names = {
+        "ui64": ("minimum", "18446744073709551614"),
+        "i64": ("maximum", "-9223372036854775807"),
+    }
+    for element, (name, init) in names.items():
+        text = f"""func.func @main(%x: tensor<2x2x{element}>) -> tensor<2x{element}> {{
+          %init = stablehlo.constant dense<{init}> : tensor<{element}>
+          %0 = stablehlo.reduce(%x init: %init) applies stablehlo.{name} across dimensions = [1]
+            : (tensor<2x2x{element}>, tensor<{element}>) -> tensor<2x{element}>
+          return %0 : tensor<2x{element}>
+        }}"""
+        dtype = np.uint64 if element == "ui64" else np.int64
+        identity = np.iinfo(dtype).max if name == "minimum" else np.iinfo(dtype).min
+        assert run(text, np.full((2, 2), identity, dtype))[0].tolist() == [int(init)] * 2
+
+
 def test_an_open_sum_is_one_operation_and_an_initial_value_is_added_once() -> None:
     text = """func.func @main(%x: tensor<?x?xf32>, %start: tensor<f32>)
         -> (tensor<f32>, tensor<?xf32>) {
@@ -210,7 +227,7 @@ def test_what_is_repeated_is_not_made_to_be_summed() -> None:
 _INDEX = """
       %{n} = "stablehlo.iota"() <{{iota_dimension = 1 : i64}}> : () -> tensor<3x4xi32>
       %{n}_low = stablehlo.constant dense<{init}> : tensor<{element}>
-      %{n}_at = stablehlo.constant dense<0> : tensor<i32>
+      %{n}_at = stablehlo.constant dense<{at}> : tensor<i32>
       %{n}_r:2 = stablehlo.reduce(%{arg} init: %{n}_low), (%{n} init: %{n}_at)
         across dimensions = [1]
         : (tensor<3x4x{element}>, tensor<3x4xi32>, tensor<{element}>, tensor<i32>)
@@ -236,7 +253,7 @@ def test_the_index_of_the_first_extreme_number() -> None:
     cases = [("f32", "GT", low, "x"), ("f32", "LT", high, "x")]
     cases += [("i32", "GT", "-2147483648", "k"), ("i32", "LT", "2147483647", "k")]
     parts = [
-        _INDEX.format(n=f"n{i}", element=element, order=order, init=init, arg=arg)
+        _INDEX.format(n=f"n{i}", element=element, order=order, init=init, arg=arg, at=0)
         for i, (element, order, init, arg) in enumerate(cases)
     ]
     kinds_of = [kind for element, *_ in cases for kind in (f"tensor<3x{element}>", "tensor<3xi32>")]
@@ -256,6 +273,14 @@ def test_the_index_of_the_first_extreme_number() -> None:
     assert found.count("ArgMax") == 3
     assert found.count("ArgMin") == 1
     assert "StridedSlice" not in found
+
+
+def test_an_initial_place_before_all_others_counts() -> None:
+    index = _INDEX.format(n="n", element="f32", order="GT", init="0xFF800000", arg="x", at=-1)
+    text = f"func.func @main(%x: tensor<3x4xf32>) -> tensor<3xi32> {{ {index} "
+    text += "return %n_r#1 : tensor<3xi32> }"
+    x = np.array([[1, 5, 5, 2], [-INF, -INF, 0, 0], [-INF, -INF, -INF, -INF]], np.float32)
+    assert run(text, x)[0].tolist() == [1, 2, -1]
 
 
 _MATRICES = """func.func @main(%a: tensor<{n}x2xf32>, %b: tensor<{n}x2xf32>)

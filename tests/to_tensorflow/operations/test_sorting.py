@@ -189,6 +189,27 @@ def test_places_are_the_index_itself() -> None:
     assert kinds(text, x) == ["GatherV2", "TopKV2"]
 
 
+@pytest.mark.parametrize(("element", "size"), [("i8", 200), ("bf16", 600)])
+def test_places_of_a_narrow_dtype_stay_rounded_when_they_are_widened(
+    element: str, size: int
+) -> None:
+    text = f"""func.func @main(%x: tensor<{size}xi32>)
+        -> (tensor<{size}xi32>, tensor<{size}xi32>) {{
+      %narrow = "stablehlo.iota"() <{{iota_dimension = 0 : i64}}> : () -> tensor<{size}x{element}>
+      %i = stablehlo.convert %narrow : (tensor<{size}x{element}>) -> tensor<{size}xi32>
+      %0:2 = "stablehlo.sort"(%x, %i) <{{dimension = 0 : i64, is_stable = true}}> ({{
+        ^bb0(%a: tensor<i32>, %b: tensor<i32>, %c: tensor<i32>, %d: tensor<i32>):
+          %1 = stablehlo.compare LT, %a, %b : (tensor<i32>, tensor<i32>) -> tensor<i1>
+          stablehlo.return %1 : tensor<i1>
+      }}) : (tensor<{size}xi32>, tensor<{size}xi32>) -> (tensor<{size}xi32>, tensor<{size}xi32>)
+      return %0#1, %i : tensor<{size}xi32>, tensor<{size}xi32>
+    }}"""
+    x = np.random.default_rng(0).permutation(size).astype(np.int32)
+    places, narrow = run(text, x)
+    assert max(narrow) != size - 1
+    np.testing.assert_array_equal(places, narrow[np.argsort(x)])
+
+
 TOP_K = (
     """module {
   func.func @main(%x: tensor<?x{n}x{element}>) -> (tensor<?x{k}x{element}>, tensor<?x{k}xi32>) {{
