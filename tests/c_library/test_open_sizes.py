@@ -30,6 +30,7 @@ RUNTIME = ("jaxfn.c", "jaxfn_file.c")
 LINKER = ["-fuse-ld=gold"] * (shutil.which("ld.gold") is not None)
 """Links against libtensorflow_cc in 2 s of CPU time instead of 7."""
 _random = np.random.default_rng(0)
+NARROW = _random.integers(0, 4, (128, 128)).astype(ml_dtypes.float8_e4m3fn)
 WEIGHTS = [_random.normal(size=shape).astype(np.float32) for shape in ((8, 256), (256, 8))]
 
 
@@ -126,6 +127,18 @@ def test_slots_are_those_of_the_format() -> None:
             (jax.ShapeDtypeStruct(jax.export.symbolic_shape("b"), "float32"),),
             "The arguments of <lambda>: 'the size b' and 'b' both become b in C. Rename one of "
             "them.",
+        ),
+        (
+            lambda x: x @ jnp.asarray(NARROW).astype(jnp.float32),
+            (np.ones(128, np.float32),),
+            "<lambda> cannot become a C library: it captures constant_0, float8_e4m3fn[128,128], "
+            "which the library cannot pass to TensorFlow. Capture another dtype, and convert it in "
+            "the function.",
+        ),
+        (
+            lambda x: (),
+            (np.ones(2, np.float32),),
+            "<lambda> cannot become a C library: it has no results. Return an array.",
         ),
     ],
 )

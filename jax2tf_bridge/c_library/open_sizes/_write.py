@@ -186,6 +186,14 @@ def _find_problem(portable: PortableFunction) -> str | None:
             f"its file lacks the captured array {missing[0]}. Write the file with "
             "write_function(path, function)."
         )
+    for constant in portable.lifted_constants:
+        if not has_c_type(constant.aval.dtype):
+            return (
+                f"it captures {constant.name}, {constant.aval}, which the library cannot pass to "
+                "TensorFlow. Capture another dtype, and convert it in the function."
+            )
+    if not portable.outputs:
+        return "it has no results. Return an array."
     for port in (*portable.inputs, *portable.outputs):
         if not has_c_type(port.aval.dtype):
             where = port.path or "its result"
