@@ -29,6 +29,12 @@ _KEYWORDS = frozenset(
         *("public", "register", "restrict", "return", "short", "signed", "sizeof", "static"),
         *("struct", "switch", "template", "this", "throw", "true", "try", "typedef", "union"),
         *("unsigned", "using", "virtual", "void", "volatile", "while", "and", "or", "not", "xor"),
+        *("alignas", "alignof", "and_eq", "asm", "bitand", "bitor", "char16_t", "char32_t"),
+        *("compl", "const_cast", "constexpr", "decltype", "dynamic_cast", "explicit", "export"),
+        *("friend", "mutable", "namespace", "noexcept", "not_eq", "nullptr", "or_eq"),
+        *("reinterpret_cast", "static_assert", "static_cast", "thread_local", "typeid"),
+        *("typename", "wchar_t", "xor_eq", "concept", "requires", "co_await", "co_return"),
+        *("co_yield", "consteval", "constinit", "char8_t"),
     }
 )
 

@@ -27,6 +27,9 @@ from shape_poly import Dim, Integers, evaluate_shape, make_plan, shape_text, sol
 
 _OK, _NO_MEMORY, _NO_WEIGHTS, _NO_SIZE = range(4)
 
+_CASTS = {"bool": "b", "int": "biu", "uint": "biu", "float": "biuf", "complex": "biufc"}
+"""Kinds of NumPy arrays of Python's numbers that become a dtype, by the kind of the dtype."""
+
 
 class LoadedLibrary:
     """A compiled library in this process; `load_library` returns it.
@@ -117,8 +120,9 @@ class LoadedLibrary:
 class LoadedSignature:
     """A signature of a compiled library: takes arrays by name, and returns arrays by name.
 
-    Arrays in C order are passed without a copy. An aligned array is read where it is; others are
-    copied once more in the library. bfloat16 needs ml_dtypes.
+    Python's numbers are converted, if that changes no integer. Arrays must have the dtype of the
+    input. Those in C order are passed without a copy: an aligned array is read where it is, and
+    others are copied once more in the library. bfloat16 needs ml_dtypes.
 
     Attributes:
       inputs: the dtype and the shape of each input, as text.
@@ -182,17 +186,39 @@ class LoadedSignature:
 
     def _convert(self, name: str, value: Any) -> np.ndarray[Any, Any]:
         dtype, shape = self._inputs[name]
-        array = np.asarray(value)
+        try:
+            array = np.asarray(value)
+        except ValueError as e:
+            raise ShapeError(
+                f"{self._name}: {name}: its lists have different lengths. Pass lists of one length."
+            ) from e
         if isinstance(value, (bool, int, float, complex, list, tuple)):
-            array = array.astype(_numpy_dtype(dtype))
+            array = self._convert_numbers(name, array)
         if array.dtype.name != dtype:
+            is_array = isinstance(value, np.ndarray | np.generic)
+            advice = f"{name}.astype({dtype!r})" if is_array else f"np.asarray({name}, {dtype!r})"
             raise DTypeError(
-                f"{self._name}: {name}: expected {dtype}, got {array.dtype.name}. Pass "
-                f"{name}.astype({dtype!r})."
+                f"{self._name}: {name}: expected {dtype}, got {array.dtype.name}. Pass {advice}."
             )
         if array.ndim != len(shape):
             raise self._shape_error(name, array.shape)
-        return np.ascontiguousarray(array).reshape(array.shape)
+        # The name of a dtype does not tell its byte order.
+        return np.ascontiguousarray(array, _numpy_dtype(dtype)).reshape(array.shape)
+
+    def _convert_numbers(self, name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Converts Python's numbers to the dtype of an input, if that changes no integer."""
+        dtype, _ = self._inputs[name]
+        row = find_dtype(dtype)
+        assert row is not None
+        if array.size and array.dtype.kind not in _CASTS[row.kind]:
+            return array
+        converted: np.ndarray[Any, Any] = array.astype(row.numpy())
+        if row.is_integer and (converted != array).any():
+            raise DTypeError(
+                f"{self._name}: {name}: {dtype} does not hold {array[converted != array].flat[0]}. "
+                "Pass numbers that it holds."
+            )
+        return converted
 
     def _solve(self, shapes: list[tuple[int, ...]]) -> Mapping[str, int]:
         expected = [shape for _, shape in self._inputs.values()]

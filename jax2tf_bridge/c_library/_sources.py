@@ -168,9 +168,10 @@ def write_wrapper(
 #define {name.upper()}_API __attribute__((visibility("default")))
 #endif
 
-struct {name} : Handle {{}};
+struct {name} : jax2tf_bridge::Handle {{}};
 {f'extern "C" const unsigned char {name}_weights_data[];' if embeds else ""}
 
+namespace jax2tf_bridge {{
 namespace {{
 
 {tables}
@@ -181,12 +182,14 @@ const Library kLibrary = {{"{name}", {len(interface.signatures)}, kSignatures, k
                           {min_alignment}}};
 
 }}  // namespace
+}}  // namespace jax2tf_bridge
 
 extern "C" {{
 
 {name.upper()}_API {name}_status {name}_new({name}** handle, const char* weights_file) {{
-  Handle* result = nullptr;
-  const Status status = new_handle(kLibrary, weights_file, &result);
+  jax2tf_bridge::Handle* result = nullptr;
+  const jax2tf_bridge::Status status =
+      jax2tf_bridge::new_handle(jax2tf_bridge::kLibrary, weights_file, &result);
   *handle = static_cast<{name}*>(result);
   return static_cast<{name}_status>(status);
 }}
@@ -195,7 +198,9 @@ extern "C" {{
   return handle == nullptr ? "There is no handle: the memory for it is missing." : handle->message;
 }}
 
-{name.upper()}_API void {name}_free({name}* handle) {{ free_handle(handle); }}
+{name.upper()}_API void {name}_free({name}* handle) {{
+  jax2tf_bridge::free_handle(handle);
+}}
 
 {name.upper()}_API const char* {name}_description(void) {{
   return {json.dumps(describe(interface))};
@@ -222,7 +227,8 @@ def _define_run(interface: Interface, index: int) -> str:
   const int64_t sizes[] = {{{sizes or "0"}}};
   const void* const in[] = {{{inputs or "nullptr"}}};
   void* const out[] = {{{outputs or "nullptr"}}};
-  return static_cast<{handle}_status>(run(handle, {index}, sizes, in, out));
+  return static_cast<{handle}_status>(
+      jax2tf_bridge::run(handle, {index}, sizes, in, out));
 }}
 
 """

@@ -61,7 +61,7 @@ def walk(params: Any, x: Any) -> Any:
     return {"y": y + jax.random.normal(jax.random.key(3), y.shape)}
 
 
-CONVERTED = {
+CONVERTED: dict[str, Any] = {
     "flag": np.array([True, False, True]),
     "half": np.array([[1.5], [-2]], ml_dtypes.bfloat16),
     "count": np.array([1, 2, 3], np.int32),
@@ -161,10 +161,26 @@ def _check_threads(make: Callable[[], Any]) -> None:
 @pytest.mark.slow
 def test_dtypes_scalars_and_empty_results(folder: Path) -> None:
     signature = Signature(convert, args=list(CONVERTED.values()))
-    compiled = compile_library(folder / "dtypes", signature, shared=True)
+    # The runtime has a function of this name, too.
+    compiled = compile_library(folder / "count", signature, shared=True)
     assert compiled.shared is not None
     library = load_library(compiled.shared)
-    compare(library(**CONVERTED), jax.jit(convert)(*CONVERTED.values()))
+    expected = jax.jit(convert)(*CONVERTED.values())
+    compare(library(**CONVERTED), expected)
+    swapped = {n: v.astype(v.dtype.newbyteorder()) for n, v in CONVERTED.items() if n != "half"}
+    compare(library(**{**CONVERTED, **swapped}), expected)
+    numbers = {"flag": [True, False, True], "count": [1, 2, 3], "wave": [1 + 2j], "step": 3}
+    compare(library(**{**CONVERTED, **numbers}), expected)
+    for wrong, text in {
+        (1.5, 2, 3): r"count: expected int32, got float64\. Pass np\.asarray\(count, 'int32'\)\.$",
+        (1, 2, 2**31): r"count: int32 does not hold 2147483648\. Pass numbers that it holds\.$",
+    }.items():
+        with pytest.raises(DTypeError, match=text):
+            library(**{**CONVERTED, "count": wrong})
+    with pytest.raises(
+        ShapeError, match=r"count: its lists have different lengths\. Pass lists of"
+    ):
+        library(**{**CONVERTED, "count": [[1], [2, 3]]})
 
 
 @pytest.mark.slow

@@ -250,6 +250,7 @@ def test_other_models(tmp_path: Path) -> None:
 def test_names_that_become_equal() -> None:
     names = [(name, make_identifier(name)) for name in ("a.b", "1", "double", "a_b")]
     assert names[:3] == [("a.b", "a_b"), ("1", "_1"), ("double", "double_")]
+    assert make_identifier("mutable") == "mutable_"  # a keyword of C++ only
     with pytest.raises(SavingError) as raised:
         check_identifiers("inputs of f", names)
     text = "inputs of f: 'a.b' and 'a_b' both become a_b in C. Rename one of them."

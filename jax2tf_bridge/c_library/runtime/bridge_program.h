@@ -28,6 +28,8 @@ class RngState {};
 #include "bridge_workers.h"
 #endif
 
+// A namespace of its own, because a library may have the name of one of these functions.
+namespace jax2tf_bridge {
 namespace {
 
 using StaticData = tensorflow::XlaCompiledCpuFunction::StaticData;
@@ -422,5 +424,6 @@ int64_t maximum(int64_t left, int64_t right) { return left < right ? right : lef
 int64_t minimum(int64_t left, int64_t right) { return left < right ? left : right; }
 
 }  // namespace
+}  // namespace jax2tf_bridge
 
 #endif  // JAX2TF_BRIDGE_PROGRAM_H_
