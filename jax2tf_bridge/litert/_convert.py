@@ -23,7 +23,7 @@ from jax2tf_bridge.inspecting import ModelField, SignatureDefField, SubGraphFiel
 from jax2tf_bridge.litert._graph import with_built_ins
 from jax2tf_bridge.litert._quantization import Quantization
 from jax2tf_bridge.saved_model import GRAPH_FILE
-from jax2tf_bridge.saving import UNUSED_INPUT, WEIGHT_SIGNATURES, ServedArray
+from jax2tf_bridge.saving import ServedArray, has_unused_input
 from jax2tf_bridge.saving.signatures import served_text
 from jax2tf_bridge.serialization import FlatBufferReader
 from jax2tf_bridge.to_tensorflow import find_source_line, saved_model_message
@@ -140,8 +140,8 @@ def convert_model(model: ConvertedModel, quantization: Quantization) -> bytes:
         if error is None:
             raise
         raise error from e
-    unused = [name for name, each in model.signatures.items() if UNUSED_INPUT in each.inputs]
-    return _drop_inputs(data, [name for name in unused if name in WEIGHT_SIGNATURES])
+    signatures = model.signatures.items()
+    return _drop_inputs(data, [n for n, each in signatures if has_unused_input(n, each.inputs)])
 
 
 def _drop_inputs(data: bytes, names: Collection[str]) -> bytes:

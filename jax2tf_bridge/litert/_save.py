@@ -24,12 +24,12 @@ from jax2tf_bridge.saved_model import (
 )
 from jax2tf_bridge.saving import (
     LITERT_VARIABLES,
-    UNUSED_INPUT,
     WEIGHT_SIGNATURES,
     SaveOptions,
     Signature,
     WeightSignature,
     format_signature,
+    has_unused_input,
     open_params,
     save_functions,
 )
@@ -230,8 +230,7 @@ def _without_unused_inputs(
     """Leaves out the inputs that signatures of weights had for the calibrator only."""
 
     def drop(name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        is_dropped = name in WEIGHT_SIGNATURES
-        return {k: v for k, v in inputs.items() if not (is_dropped and k == UNUSED_INPUT)}
+        return {} if has_unused_input(name, inputs) else dict(inputs)
 
     signatures = {
         name: replace(each, inputs=drop(name, each.inputs))

@@ -16,10 +16,10 @@ from jax2tf_bridge.saving._publish_weights import publish_weights as publish_wei
 from jax2tf_bridge.saving._report import Published, SavedModel, SavedSignature
 from jax2tf_bridge.saving._save import SaveOptions as SaveOptions
 from jax2tf_bridge.saving._save import save_functions as save_functions
-from jax2tf_bridge.saving._weight_signatures import UNUSED_INPUT as UNUSED_INPUT
 from jax2tf_bridge.saving._weight_signatures import WEIGHT_SIGNATURES as WEIGHT_SIGNATURES
 from jax2tf_bridge.saving._weight_signatures import WeightSignature as WeightSignature
 from jax2tf_bridge.saving._weight_signatures import format_signature as format_signature
+from jax2tf_bridge.saving._weight_signatures import has_unused_input as has_unused_input
 from jax2tf_bridge.saving.buckets import Oversize, choose_buckets
 from jax2tf_bridge.saving.serving import Batching, BatchingParameters, ServingInstructions
 from jax2tf_bridge.saving.serving import encode_predict_request as encode_predict_request

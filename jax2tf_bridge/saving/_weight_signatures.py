@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -30,6 +30,14 @@ UNUSED_INPUT = "unused"
 
 INITIAL = "initial"
 """Collection of the values to which `reset_weights` returns."""
+
+
+def has_unused_input(name: str, inputs: Collection[str]) -> bool:
+    """Returns whether a signature for weights has the input that it does not use.
+
+    set_weights has inputs of its own, and one may have the same name.
+    """
+    return name in ("get_weights", "reset_weights") and UNUSED_INPUT in inputs
 
 
 def initial_key(key: str) -> str:

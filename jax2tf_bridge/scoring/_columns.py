@@ -60,12 +60,15 @@ _MISSING = ("None", "NaN", "NAType")
 def is_widened(actual: np.dtype[Any], expected: np.dtype[Any]) -> bool:
     """Returns whether each number of a dtype has the same value in another one.
 
-    >>> int32, int64, float64 = map(np.dtype, ("int32", "int64", "float64"))
-    >>> is_widened(int32, int64), is_widened(int64, float64)
-    (True, False)
+    >>> int32, int64, float64, complex128 = map(
+    ...     np.dtype, ("int32", "int64", "float64", "complex128")
+    ... )
+    >>> is_widened(int32, int64), is_widened(int64, float64), is_widened(int64, complex128)
+    (True, False, False)
     """
-    # NumPy calls it safe to convert 64-bit integers to float64, which rounds them.
-    is_rounded = actual.kind in "iu" and actual.itemsize >= expected.itemsize
+    # NumPy calls it safe to convert 64-bit integers to float64 or complex128, which round them.
+    part_size = expected.itemsize // (2 if expected.kind == "c" else 1)
+    is_rounded = actual.kind in "iu" and actual.itemsize >= part_size
     return actual.kind not in "bO" and not is_rounded and np.can_cast(actual, expected, "safe")
 
 
