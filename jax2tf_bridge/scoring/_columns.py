@@ -91,8 +91,8 @@ def read_column(
     """
     if not isinstance(values, np.ndarray | list | tuple):
         # Arrow's nulls would become NaN.
-        has_nulls = hasattr(values, "to_pylist") and values.null_count
-        values = values.to_pylist() if has_nulls else np.asarray(values)
+        is_arrow = hasattr(values, "to_pylist")
+        values = values.to_pylist() if is_arrow and _has_nulls(values) else np.asarray(values)
     if isinstance(values, np.ndarray):
         if dtype.kind == "O" and values.dtype.kind in "OSU":
             if rank == 0:
@@ -106,6 +106,16 @@ def read_column(
     if len(shapes) == 1:
         return Column(np.stack(cells))
     return Column(None, cells) if cells else Column(np.empty((0, *[0] * (rank or 0)), dtype))
+
+
+def _has_nulls(column: Any) -> bool:
+    """Returns whether an Arrow column has nulls, also within its lists."""
+    chunks = getattr(column, "chunks", (column,))
+    return bool(column.null_count) or any(
+        _has_nulls(chunk.flatten())
+        for chunk in chunks
+        if hasattr(chunk, "flatten") and hasattr(chunk, "values")  # lists
+    )
 
 
 def _read_cell(
@@ -132,7 +142,8 @@ def _read_cell(
     if has_dtype and is_widened(array.dtype, dtype):
         return array.astype(dtype)
     if has_dtype or (array.size and array.dtype.kind not in _CASTS.get(dtype.kind, "")):
-        raise _make_dtype_error(subject, name, dtype, "None" if value is None else array.dtype)
+        has_none = array.dtype.kind == "O" and any(each is None for each in array.flat)
+        raise _make_dtype_error(subject, name, dtype, "None" if has_none else array.dtype)
     converted = array.astype(dtype)
     if dtype.kind in "iu" and (converted != array).any():
         raise DTypeError(

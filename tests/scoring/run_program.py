@@ -63,13 +63,17 @@ def _collect_scores() -> None:
 
 
 def _score_table() -> None:
-    """Writes the scores of an Arrow table, and the error of one with a null."""
+    """Writes the scores of an Arrow table, and the errors of two with nulls."""
     scorer, table = RowScorer("models/dense"), parquet.read_table(TABLE)
     np.save("arrow.npy", scorer.score_columns(table)["scores"])
-    try:
-        scorer.score_columns(pa.table({"x": pa.array([[1.0] * 16, None], pa.list_(pa.float32()))}))
-    except BridgeError as error:
-        Path("arrow.txt").write_text(str(error))
+    errors = []
+    for row in (None, [None] * 16):
+        array = pa.array([[1.0] * 16, row], pa.list_(pa.float32()))
+        try:
+            scorer.score_columns(pa.table({"x": array}))
+        except BridgeError as error:
+            errors.append(str(error))
+    Path("arrow.txt").write_text("\n".join(errors))
 
 
 if __name__ == "__main__":
