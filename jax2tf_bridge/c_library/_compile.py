@@ -250,7 +250,7 @@ def _last_line(text: str) -> str:
 
 def _first_error(text: str) -> str:
     """Returns a compiler's first error; its last lines only point at it."""
-    return next((line for line in text.splitlines() if "error" in line), _last_line(text))
+    return next((line for line in text.splitlines() if "error:" in line), _last_line(text))
 
 
 @dataclass(frozen=True)
