@@ -21,14 +21,13 @@ from jax2tf_bridge.errors import SavingError
 # Private: damages files at places of the format.
 from jax2tf_bridge.serialization.jaxfn import _format
 from scripts._env import ROOT
+from tests.consumers.cpp_programs import LINKER
 from tests.consumers.environments import process_environment
 from tests.consumers.harness import NEWEST_TENSORFLOW, Harness, NotAvailableError
 from tests.house.snippets import python_program, snippets
 
 PROGRAMS = Path(__file__).parent / "programs"
 RUNTIME = ("jaxfn.c", "jaxfn_file.c")
-LINKER = ["-fuse-ld=gold"] * (shutil.which("ld.gold") is not None)
-"""Links against libtensorflow_cc in 2 s of CPU time instead of 7."""
 _random = np.random.default_rng(0)
 NARROW = _random.integers(0, 4, (128, 128)).astype(ml_dtypes.float8_e4m3fn)
 WEIGHTS = [_random.normal(size=shape).astype(np.float32) for shape in ((8, 256), (256, 8))]

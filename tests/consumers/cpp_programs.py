@@ -39,6 +39,10 @@ def compiled(name: str, harness: Harness, release: str) -> Path:
     return link
 
 
+LINKER = ["-fuse-ld=gold"] * (shutil.which("ld.gold") is not None)
+"""Links against libtensorflow_cc in 2 s of CPU time instead of 7."""
+
+
 def compile_program(name: str, package: Path, program: Path) -> None:
     """Compiles one of the programs.
 
@@ -52,7 +56,7 @@ def compile_program(name: str, package: Path, program: Path) -> None:
     """
     options = ["-O1", "-std=c++17", "-w", f"-I{package / 'include'}", "-D_GLIBCXX_USE_CXX11_ABI=1"]
     libraries = ["-l:libtensorflow_cc.so.2", "-l:libtensorflow_framework.so.2"]
-    places = [f"-L{package}", "-Wl,--no-as-needed", *libraries, f"-Wl,-rpath,{package}"]
+    places = [f"-L{package}", *LINKER, "-Wl,--no-as-needed", *libraries, f"-Wl,-rpath,{package}"]
     command = ["g++", *options, str(SOURCES / name), *places, "-o", str(program)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
