@@ -222,6 +222,8 @@ def _check_name(name: str | None, folder: Path) -> str:
             f"{chosen!r} is no name in C, and all names of the library begin with it. Pass `name`, "
             f"such as {make_identifier(chosen)!r}."
         )
+    if chosen == "main":
+        raise SavingError("A library cannot be named main, as a program is. Pass another `name`.")
     return chosen
 
 

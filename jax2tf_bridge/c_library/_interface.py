@@ -168,6 +168,12 @@ class Interface:
         return (b"JAX2TFBRIDGE\0W\0\1" + digest).ljust(ALIGNMENT, b"\0")
 
 
+def quote_c(text: str) -> str:
+    """Returns a string literal of C; a question mark is escaped because of trigraphs."""
+    plain = set(range(32, 127)) - set(b'"\\?')
+    return '"' + "".join(chr(b) if b in plain else f"\\{b:03o}" for b in text.encode()) + '"'
+
+
 def make_identifier(name: str) -> str:
     """Makes a C identifier of a name: "a.b" becomes "a_b"."""
     identifier = re.sub(r"\W", "_", name, flags=re.ASCII) or "_"

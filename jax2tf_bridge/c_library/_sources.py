@@ -16,6 +16,7 @@ from jax2tf_bridge.c_library._interface import (
     concrete_shapes,
     format_sizes,
     make_identifier,
+    quote_c,
 )
 from shape_poly import Dim, DimExpr, shape_text
 
@@ -84,7 +85,7 @@ def _declare(handle: str, signature: Signature) -> str:
         compiled += "; smaller ones are padded"
     note = f"\n   Compiled for {compiled}." if signature.variables else ""
     return f"""
-/* {signature.name}: arrays in row-major order.{note}
+/* {signature.name.replace("*/", "* /")}: arrays in row-major order.{note}
    Outputs are memory of the caller; an output that is NULL is left out. */
 typedef struct {{
 {chr(10).join([*sizes, *inputs]) or "  char unused;"}
@@ -244,7 +245,7 @@ def _write_tables(signature: Signature, indices: Sequence[int]) -> str:
             pad = f"{prefix}_pad_{i}"
             pads.append(f"const unsigned char {pad}[] = {{{_pad_bytes(array)}}};")
         rank = len(array.shape)
-        arrays.append(f"{{{json.dumps(array.name)}, {array.element_size}, {rank}, {start}, {pad}}}")
+        arrays.append(f"{{{quote_c(array.name)}, {array.element_size}, {rank}, {start}, {pad}}}")
         start += rank
     arguments = [_argument(signature.leaves[i], positions, len(signature.inputs)) for i in indices]
     programs = []
@@ -257,7 +258,7 @@ def _write_tables(signature: Signature, indices: Sequence[int]) -> str:
         lines.append(f"const int64_t {program}_sizes[] = {{{values}}};")
         lines.append(f"const int64_t {program}_shapes[] = {{{flat}}};")
         programs.append(f"{{&{program}::StaticData, {program}_sizes, {program}_shapes}}")
-    variables = ", ".join(map(json.dumps, signature.variables)) or "nullptr"
+    variables = ", ".join(map(quote_c, signature.variables)) or "nullptr"
     padded = ", ".join(str(v in signature.padded).lower() for v in signature.variables) or "false"
     dims = [dimension for array in signature.arrays for dimension in array.shape]
     computed = "\n".join(
@@ -277,10 +278,10 @@ void {prefix}_compute_shapes([[maybe_unused]] const int64_t* sizes,
 {computed}
 }}
 const Signature {prefix}_signature = {{
-    {json.dumps(signature.name)}, {len(signature.variables)}, {prefix}_variables, {prefix}_padded,
+    {quote_c(signature.name)}, {len(signature.variables)}, {prefix}_variables, {prefix}_padded,
     {len(signature.inputs)}, {len(signature.masks)}, {len(signature.outputs)}, {prefix}_arrays,
     {len(indices)}, {prefix}_arguments, {len(programs)}, {prefix}_programs,
-    {json.dumps(signature.format_sizes())}, {prefix}_compute_shapes, {len(dims)}}};
+    {quote_c(signature.format_sizes())}, {prefix}_compute_shapes, {len(dims)}}};
 """
 
 
@@ -473,7 +474,7 @@ def _call(interface: Interface, signature: Signature) -> str:
         frees.append(f"    free((void *){place});")
         if side == "outputs":
             prints += [
-                f'    printf("{signature.name}: {array.identifier} =");',
+                f'    printf("%s: {array.identifier} =", {quote_c(signature.name)});',
                 f"    for (int i = 0; i < {min(count, 10)}; ++i) "
                 f'printf(" %g", (double){place}[i]);',
                 '    printf("\\n");',

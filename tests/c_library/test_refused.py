@@ -140,6 +140,7 @@ def test_unknown_signature(model: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
+        ({"name": "main"}, "A library cannot be named main, as a program is. Pass another `name`."),
         (
             {"name": "a-b"},
             "'a-b' is no name in C, and all names of the library begin with it. Pass `name`, such "

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from jax2tf_bridge.c_library._interface import Array, make_identifier
+from jax2tf_bridge.c_library._interface import Array, make_identifier, quote_c
 from shape_poly import Comparison, Dim, DimExpr, SymbolicScope, sample_sizes, shape_text
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def write_functions(interface: OpenInterface) -> str:
         values = ", ".join(map(_expression, array.shape)) or "0"
         sizes.append(f"  const int64_t {kind}_sizes_{number}[] = {{{values}}};")
         rows[side].append(
-            f"{{{_c_string(array.name)}, {side}->{array.identifier}, {kind}_sizes_{number}}}"
+            f"{{{quote_c(array.name)}, {side}->{array.identifier}, {kind}_sizes_{number}}}"
         )
     tables = {side: ",\n      ".join(each) or "{NULL, NULL, NULL}" for side, each in rows.items()}
     newline = "\n"
@@ -121,7 +121,7 @@ def write_functions(interface: OpenInterface) -> str:
 
 #include "jaxfn.h"
 
-static const char SIGNATURE[] = {_c_string(interface.signature)};
+static const char SIGNATURE[] = {quote_c(interface.signature)};
 
 {name}_status {name}_open({name} **handle, const char *jaxfn_file) {{
   jaxfn_handle *opened = NULL;
@@ -164,20 +164,20 @@ def _check_variable(library: str, variable: str) -> str:
     return f"""\
   if ({place} < 1)
     return ({library}_status)jaxfn_fail(opened, JAXFN_NO_SIZE,
-        "The size %s is %" PRId64 ". Pass a size of at least 1.", {_c_string(variable)}, {place});\
+        "The size %s is %" PRId64 ". Pass a size of at least 1.", {quote_c(variable)}, {place});\
 """
 
 
 def _check_condition(library: str, condition: Comparison) -> str:
     variables = sorted(condition.variables())
     words = ", ".join(['%s = %" PRId64 "'] * len(variables))
-    values = ", ".join(f"{_c_string(v)}, inputs->{make_identifier(v)}" for v in variables)
+    values = ", ".join(f"{quote_c(v)}, inputs->{make_identifier(v)}" for v in variables)
     return f"""\
   if (!jaxfn_compare({_expression(condition.left)}, "{condition.operator}",
       {_expression(condition.right)}))
     return ({library}_status)jaxfn_fail(opened, JAXFN_NO_SIZE,
         "The sizes {words} do not satisfy the constraint %s. Pass other sizes.",
-        {values}, {_c_string(str(condition))});\
+        {values}, {quote_c(str(condition))});\
 """
 
 
@@ -211,12 +211,6 @@ def _expression(dimension: Dim) -> str:
         return f"INT64_C({dimension})"
     values = {v: f"inputs->{make_identifier(v)}" for v in dimension.variables()}
     return dimension.evaluate_with(values, _CAlgebra())
-
-
-def _c_string(text: str) -> str:
-    """Returns a string literal; a question mark is escaped because of trigraphs."""
-    plain = set(range(32, 127)) - set(b'"\\?')
-    return '"' + "".join(chr(b) if b in plain else f"\\{b:03o}" for b in text.encode()) + '"'
 
 
 def write_example(interface: OpenInterface) -> str:
