@@ -180,13 +180,13 @@ def compile_library(
         raise SavingError(f"weights must be 'embedded' or 'separate'. Got: {weights!r}.")
     compiler = _find_compiler() if shared else None
     triple = target_triple or _find_triple()
-    tensorflow = _find_tensorflow()
     with (
         reraise_interrupts() as check_interrupts,
         tempfile.TemporaryDirectory(prefix="jax2tf_bridge-") as temporary,
         _open_model(source, params, Path(temporary)) as model,
     ):
         interface = read_interface(model, name, signatures, sizes)
+        tensorflow = _find_tensorflow()
         check_interrupts()
         with whole_directory(folder, has=_MARKER) as staged:
             target = Path(staged)

@@ -261,7 +261,7 @@ def test_names_that_become_equal() -> None:
 def test_without_tfcompile(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     take_away(monkeypatch, _tf_compat.SEAM, "Compile")
     with pytest.raises(ModuleError, match=r"Install tensorflow-cpu 2.21 for Linux or macOS"):
-        compile_library(model / "lib", model)
+        compile_library(model / "lib", model, sizes=[{"n": 8}])
 
 
 def test_older_tensorflow(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +269,7 @@ def test_older_tensorflow(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         ModuleError, match=r"^TensorFlow 2\.19\.1 here has no tfcompile that writes"
     ):
-        compile_library(model / "lib", model)
+        compile_library(model / "lib", model, sizes=[{"n": 8}])
 
 
 def test_existing_folder_and_missing_library(model: Path, tmp_path: Path) -> None:
