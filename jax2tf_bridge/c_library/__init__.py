@@ -1,8 +1,8 @@
 """Compiles functions to C libraries ahead of time, and loads such libraries in Python.
 
-`compile_library` needs TensorFlow, whose tfcompile makes the objects. `load_library` needs NumPy
-only. Neither is imported before it is used. `write_open_library` needs neither; its
-libraries take any sizes, and need those of TensorFlow.
+`compile_library` needs TensorFlow, whose tfcompile makes the objects, and imports it when it is
+called. `load_library` and `write_open_library` need neither JAX nor TensorFlow. Libraries of
+`write_open_library` take any sizes, and need the libraries of TensorFlow.
 """
 
 from jax2tf_bridge.c_library._compile import CompiledLibrary, compile_library

@@ -195,7 +195,6 @@ def compile_library(
             if compiler is not None:
                 files.build_shared(compiler)
             check_interrupts()
-    has_file = interface.weights_size > 0
     return CompiledLibrary(
         path=folder,
         name=name,
@@ -203,7 +202,7 @@ def compile_library(
         shared=folder / f"{name}.so" if shared else None,
         signatures={s.name: s.sizes for s in interface.signatures},
         object_bytes=sum(f.stat().st_size for f in (folder / "programs").glob("*.o")),
-        weights_bytes=interface.weights_size if has_file else 0,
+        weights_bytes=interface.weights_size,
     )
 
 
@@ -257,7 +256,7 @@ def _first_error(text: str) -> str:
 
 @dataclass(frozen=True)
 class _TensorFlow:
-    """What a TensorFlow has for tfcompile.
+    """Parts of an installed TensorFlow that a compilation uses.
 
     Attributes:
       include: the folder of its headers.

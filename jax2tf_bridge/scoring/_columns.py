@@ -54,7 +54,7 @@ class Column:
 
 
 _MISSING = ("None", "NaN", "NAType")
-"""How errors name the values that stand for missing texts in Python, pandas and Arrow."""
+"""Names in errors of the values that stand for missing texts in Python, pandas and Arrow."""
 
 
 def is_widened(actual: np.dtype[Any], expected: np.dtype[Any]) -> bool:

@@ -303,7 +303,7 @@ class _Entered(NamedTuple):
     container: dict[Any, Any] | list[Any]
     items: Iterator[tuple[Any, Any]]
     only_dicts: bool
-    """Whether it and all enclosing containers are dicts: readers only join chunks there."""
+    """True if it and all enclosing containers are dicts: readers only join chunks there."""
     keys: tuple[Any, ...]
     """Keys of its path."""
 
