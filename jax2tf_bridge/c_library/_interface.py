@@ -168,6 +168,43 @@ class Interface:
         return (b"JAX2TFBRIDGE\0W\0\1" + digest).ljust(ALIGNMENT, b"\0")
 
 
+@dataclass(frozen=True)
+class CAlgebra:
+    """Arithmetic on C expressions; each operation is a format of two expressions.
+
+    >>> CAlgebra("({} + {})", "({} * {})", "div({}, {})", "mod({}, {})", "", "").add("a", "b")
+    '(a + b)'
+    """
+
+    sum_: str
+    product: str
+    quotient: str
+    remainder: str
+    larger: str
+    smaller: str
+
+    def constant(self, value: int) -> str:
+        return f"INT64_C({value})"
+
+    def add(self, left: str, right: str) -> str:
+        return self.sum_.format(left, right)
+
+    def multiply(self, left: str, right: str) -> str:
+        return self.product.format(left, right)
+
+    def floordiv(self, left: str, right: str) -> str:
+        return self.quotient.format(left, right)
+
+    def mod(self, left: str, right: str) -> str:
+        return self.remainder.format(left, right)
+
+    def maximum(self, left: str, right: str) -> str:
+        return self.larger.format(left, right)
+
+    def minimum(self, left: str, right: str) -> str:
+        return self.smaller.format(left, right)
+
+
 def quote_c(text: str) -> str:
     """Returns a string literal of C; a question mark is escaped because of trigraphs."""
     plain = set(range(32, 127)) - set(b'"\\?')

@@ -10,6 +10,7 @@ import numpy as np
 from jax2tf_bridge._dtypes import find_dtype
 from jax2tf_bridge.c_library._interface import (
     Array,
+    CAlgebra,
     Interface,
     Signature,
     Weight,
@@ -299,36 +300,22 @@ def _pad_bytes(array: Array) -> str:
     return ", ".join(map(str, np.array(number).astype(row.numpy()).tobytes()))
 
 
-class _CAlgebra:
-    """Arithmetic on C expressions."""
-
-    def constant(self, value: int) -> str:
-        return f"INT64_C({value})"
-
-    def add(self, left: str, right: str) -> str:
-        return f"({left} + {right})"
-
-    def multiply(self, left: str, right: str) -> str:
-        return f"({left} * {right})"
-
-    def floordiv(self, left: str, right: str) -> str:
-        return f"floor_div({left}, {right})"
-
-    def mod(self, left: str, right: str) -> str:
-        return f"floor_mod({left}, {right})"
-
-    def maximum(self, left: str, right: str) -> str:
-        return f"maximum({left}, {right})"
-
-    def minimum(self, left: str, right: str) -> str:
-        return f"minimum({left}, {right})"
+_ALGEBRA = CAlgebra(
+    "({} + {})",
+    "({} * {})",
+    "floor_div({}, {})",
+    "floor_mod({}, {})",
+    "maximum({}, {})",
+    "minimum({}, {})",
+)
+"""Arithmetic with the functions of bridge_program.h."""
 
 
 def _expression(dimension: Dim, signature: Signature) -> str:
     if not isinstance(dimension, DimExpr):
         return str(dimension)
     values = {v: f"sizes[{i}]" for i, v in enumerate(signature.variables)}
-    return f"maximum(0, {dimension.evaluate_with(values, _CAlgebra())})"
+    return f"maximum(0, {dimension.evaluate_with(values, _ALGEBRA)})"
 
 
 def write_weights_assembly(name: str) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from jax2tf_bridge.c_library._interface import Array, make_identifier, quote_c
+from jax2tf_bridge.c_library._interface import Array, CAlgebra, make_identifier, quote_c
 from shape_poly import Comparison, Dim, DimExpr, SymbolicScope, sample_sizes, shape_text
 
 if TYPE_CHECKING:
@@ -181,36 +181,22 @@ def _check_condition(library: str, condition: Comparison) -> str:
 """
 
 
-class _CAlgebra:
-    """Arithmetic on C expressions, with the functions of jaxfn.h."""
-
-    def constant(self, value: int) -> str:
-        return f"INT64_C({value})"
-
-    def add(self, left: str, right: str) -> str:
-        return f"jaxfn_add({left}, {right})"
-
-    def multiply(self, left: str, right: str) -> str:
-        return f"jaxfn_multiply({left}, {right})"
-
-    def floordiv(self, left: str, right: str) -> str:
-        return f"jaxfn_floordiv({left}, {right})"
-
-    def mod(self, left: str, right: str) -> str:
-        return f"jaxfn_mod({left}, {right})"
-
-    def maximum(self, left: str, right: str) -> str:
-        return f"jaxfn_max({left}, {right})"
-
-    def minimum(self, left: str, right: str) -> str:
-        return f"jaxfn_min({left}, {right})"
+_ALGEBRA = CAlgebra(
+    "jaxfn_add({}, {})",
+    "jaxfn_multiply({}, {})",
+    "jaxfn_floordiv({}, {})",
+    "jaxfn_mod({}, {})",
+    "jaxfn_max({}, {})",
+    "jaxfn_min({}, {})",
+)
+"""Arithmetic with the functions of jaxfn.h."""
 
 
 def _expression(dimension: Dim) -> str:
     if not isinstance(dimension, DimExpr):
         return f"INT64_C({dimension})"
     values = {v: f"inputs->{make_identifier(v)}" for v in dimension.variables()}
-    return dimension.evaluate_with(values, _CAlgebra())
+    return dimension.evaluate_with(values, _ALGEBRA)
 
 
 def write_example(interface: OpenInterface) -> str:
