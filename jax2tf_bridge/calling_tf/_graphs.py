@@ -16,9 +16,9 @@ from jax2tf_bridge.calling_tf import _tf_compat
 from jax2tf_bridge.calling_tf._compiled import check_no_updates
 from jax2tf_bridge.calling_tf._functions import FlatFunction, FunctionTrace, suspend_tracing
 from jax2tf_bridge.calling_tf._values import canonical_dtype, uses_64_bits
+from jax2tf_bridge.emitters import SizeAlgebra
 from jax2tf_bridge.errors import ShapeError, UnsupportedByTargetError
 from jax2tf_bridge.portable import Aval, GraphFunction
-from jax2tf_bridge.to_tensorflow import SizeAlgebra
 from shape_poly import Dim, make_plan, solve
 
 _INVALID_IN_NAMES = re.compile(r"\W+", re.ASCII)

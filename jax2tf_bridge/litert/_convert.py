@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from jax2tf_bridge._dtypes import DTYPES_BY_ELEMENT_TYPE
+from jax2tf_bridge.emitters import find_source_line
 from jax2tf_bridge.errors import (
     BridgeError,
     ModuleError,
@@ -26,7 +27,7 @@ from jax2tf_bridge.saved_model import GRAPH_FILE
 from jax2tf_bridge.saving import ServedArray, has_unused_input
 from jax2tf_bridge.saving.signatures import served_text
 from jax2tf_bridge.serialization import FlatBufferReader
-from jax2tf_bridge.to_tensorflow import find_source_line, saved_model_message
+from jax2tf_bridge.to_tensorflow import saved_model_message
 
 DEPRECATED = r"\s*Warning: tf.lite.Interpreter is deprecated"
 """Start of TensorFlow's warning that an interpreter is deprecated."""

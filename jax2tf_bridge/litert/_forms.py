@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from jax2tf_bridge.emitters import copy
 from jax2tf_bridge.litert._kernels import (
     FROM_UINT64,
     KERNELS,
@@ -29,7 +30,6 @@ from jax2tf_bridge.litert._kernels import (
     update_slice,
 )
 from jax2tf_bridge.to_tensorflow import find_op_definition, get_dynamic_update_slice
-from jax2tf_bridge.to_tensorflow.operations import copy
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.to_tensorflow.operations import expm1, lgamma, next_after
+from jax2tf_bridge.emitters import expm1, lgamma, next_after
 
 Kernel: TypeAlias = Callable[..., tf.Tensor]
 """Function of the operation's inputs."""

@@ -32,14 +32,12 @@ from jax2tf_bridge.to_tensorflow._function import to_tf
 from jax2tf_bridge.to_tensorflow._gradient import StoredGradients as StoredGradients
 from jax2tf_bridge.to_tensorflow._gradient import call_flat as call_flat
 from jax2tf_bridge.to_tensorflow._gradient import has_tensorflow_gradient as has_tensorflow_gradient
-from jax2tf_bridge.to_tensorflow._line_names import find_source_line as find_source_line
 from jax2tf_bridge.to_tensorflow._op import check_function as check_function
 from jax2tf_bridge.to_tensorflow._replaced_modules import remove_operations as remove_operations
 from jax2tf_bridge.to_tensorflow._replaced_modules import (
     replace_call_modules as replace_call_modules,
 )
 from jax2tf_bridge.to_tensorflow._shape_guards import Guards as Guards
-from jax2tf_bridge.to_tensorflow._shape_guards import SizeAlgebra as SizeAlgebra
 from jax2tf_bridge.to_tensorflow._shape_guards import format_known_shape as format_known_shape
 from jax2tf_bridge.to_tensorflow._shapes import check_shapes as check_shapes
 from jax2tf_bridge.to_tensorflow._sharding import (

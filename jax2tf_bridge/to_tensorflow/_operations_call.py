@@ -14,6 +14,7 @@ from jax2tf_bridge._utils import once_per_object
 from jax2tf_bridge.bytecode import Program
 from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.to_tensorflow._dtypes import op_spec
+from jax2tf_bridge.to_tensorflow._graph_functions import get_graph_functions
 from jax2tf_bridge.to_tensorflow._shapes import (
     CheckedShapes,
     EarlierShapeCheck,
@@ -26,14 +27,14 @@ from jax2tf_bridge.to_tensorflow._sharding import check_devices
 @once_per_object
 def get_program(portable: PortableFunction) -> Program:
     """Returns the function's module as a program, which is read once and cached."""
-    from jax2tf_bridge.to_tensorflow.operations import read
+    from jax2tf_bridge.emitters import read
 
     return read(portable)
 
 
 @once_per_object
 def _get_rewritten_program(portable: PortableFunction) -> Program:
-    from jax2tf_bridge.to_tensorflow.operations import rewrite_program
+    from jax2tf_bridge.emitters import rewrite_program
 
     return rewrite_program(portable, get_program(portable))
 
@@ -108,7 +109,7 @@ def _call_in_graph(
     refuses_bits: bool = False,
 ) -> list[tf.Tensor]:
     # Imported lazily, because functions for XLA do not need these forty modules.
-    from jax2tf_bridge.to_tensorflow.operations import make_operations
+    from jax2tf_bridge.emitters import make_operations
 
     variables = checked.variables
     if portable.target.for_converters:
@@ -124,7 +125,12 @@ def _call_in_graph(
             }
     inputs = [*(args[i] for i in portable.module.kept_arguments), *constants]
     results = make_operations(
-        portable, _get_rewritten_program(portable), inputs, variables, refuses_bits=refuses_bits
+        portable,
+        _get_rewritten_program(portable),
+        inputs,
+        variables,
+        get_graph_functions(portable),
+        refuses_bits=refuses_bits,
     )
     for result, shape in zip(results, checked.results, strict=True):
         result.set_shape(shape)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from jax2tf_bridge.emitters import SizeAlgebra, largest_constant
 from jax2tf_bridge.errors import ShapeError
 from jax2tf_bridge.to_tensorflow._dtypes import static_shape
 from shape_poly import (
@@ -17,19 +16,10 @@ from shape_poly import (
     ComparisonOperator,
     Dim,
     DimExpr,
-    DimOperation,
     shape_text,
     symbolic_dim_bounds,
 )
 
-_COMPARE: Mapping[ComparisonOperator, Callable[[Any, Any], Any]] = {
-    ">=": tf.greater_equal,
-    "<=": tf.less_equal,
-    "==": tf.equal,
-    ">": tf.greater,
-    "<": tf.less,
-    "!=": tf.not_equal,
-}
 _MAX_PRINTED_SIZES = 64
 """Number of elements of a shape that Assert prints: enough for all of them."""
 
@@ -44,83 +34,6 @@ def choose_size_dtype(
     sides = [side for c in constraints for side in (c.left, c.right)]
     largest = (largest_constant(d) for d in [*sides, *(d for s in shapes for d in s)])
     return tf.int32 if max(largest, default=0) <= tf.int32.max else tf.int64
-
-
-def largest_constant(dimension: Dim) -> int:
-    """Returns the largest absolute constant in a size, including those in nested operations."""
-    return max((abs(constant) for constant in _constants(dimension)), default=0)
-
-
-def _constants(dimension: Dim) -> Iterable[int]:
-    if isinstance(dimension, int):
-        yield dimension
-        return
-    for monomial, coefficient in dimension.terms:
-        yield coefficient
-        for atom, _ in monomial:
-            if isinstance(atom, DimOperation):
-                for operand in atom.operands:
-                    yield from _constants(operand)
-
-
-@dataclass(frozen=True)
-class SizeAlgebra:
-    """Computes with sizes, which are ints if known, else tensors of `dtype`."""
-
-    dtype: tf.DType
-
-    def constant(self, value: int) -> Any:
-        """Returns the int; it becomes a tensor only in an operation with a tensor."""
-        return value
-
-    def add(self, left: Any, right: Any) -> Any:
-        """Returns the sum."""
-        return self._compute(operator.add, tf.add, left, right)
-
-    def multiply(self, left: Any, right: Any) -> Any:
-        """Returns the product."""
-        return self._compute(operator.mul, tf.multiply, left, right)
-
-    def floordiv(self, left: Any, right: Any) -> Any:
-        """Returns the quotient rounded down; the result is arbitrary if an unknown divisor is 0."""
-        return self._compute(operator.floordiv, tf.math.floordiv, left, _avoid_zero(right))
-
-    def mod(self, left: Any, right: Any) -> Any:
-        """Returns the remainder with the divisor's sign; arbitrary if an unknown divisor is 0."""
-        return self._compute(operator.mod, tf.math.floormod, left, _avoid_zero(right))
-
-    def maximum(self, left: Any, right: Any) -> Any:
-        """Returns the larger operand."""
-        return self._compute(max, tf.maximum, left, right)
-
-    def minimum(self, left: Any, right: Any) -> Any:
-        """Returns the smaller operand."""
-        return self._compute(min, tf.minimum, left, right)
-
-    def compare(self, comparison: ComparisonOperator, left: Any, right: Any) -> tf.Tensor:
-        """Returns the result of the comparison as a bool tensor."""
-        return _COMPARE[comparison](self._tensor(left), self._tensor(right))
-
-    def _compute(
-        self,
-        int_operation: Callable[[int, int], int],
-        tensor_operation: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
-        left: Any,
-        right: Any,
-    ) -> Any:
-        if isinstance(left, int) and isinstance(right, int):
-            return int_operation(left, right)
-        return tensor_operation(self._tensor(left), self._tensor(right))
-
-    def _tensor(self, value: Any) -> tf.Tensor:
-        return tf.constant(value, self.dtype) if isinstance(value, int) else value
-
-
-def _avoid_zero(divisor: Any) -> Any:
-    """Replaces an unknown divisor of 0 by 1, so that the guard fails and not the kernel."""
-    if isinstance(divisor, int):
-        return divisor
-    return tf.where(tf.equal(divisor, 0), tf.ones_like(divisor), divisor)
 
 
 class Guards:

@@ -9,11 +9,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from jax2tf_bridge.emitters import SizeAlgebra
 from jax2tf_bridge.errors import format_bullets
 from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.to_tensorflow._shape_guards import (
     Guards,
-    SizeAlgebra,
     check_result_sizes,
     choose_size_dtype,
     format_known_shape,

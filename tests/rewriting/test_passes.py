@@ -14,11 +14,11 @@ import tensorflow as tf
 
 from jax2tf_bridge import export
 from jax2tf_bridge.bytecode import Program
+from jax2tf_bridge.emitters import make_operations, read
 from jax2tf_bridge.portable import PortableFunction, apply_target
 from jax2tf_bridge.rewriting import Pass, passes_for_tensorflow, run_passes
 from jax2tf_bridge.targets import Target
 from jax2tf_bridge.to_tensorflow import to_tf
-from jax2tf_bridge.to_tensorflow.operations import make_operations, read
 from tests.programs import PROGRAMS
 from tests.programs import Program as Case
 

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jax2tf_bridge import convert
-from jax2tf_bridge.to_tensorflow import SizeAlgebra, to_tf
+from jax2tf_bridge.emitters import SizeAlgebra
+from jax2tf_bridge.to_tensorflow import to_tf
 from shape_poly import DimExpr
 from tests import strategies
 from tests.sampling import examples

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge._utils import did_you_mean
+from jax2tf_bridge.emitters import SizeAlgebra
 from jax2tf_bridge.errors import StructureError, format_bullets
 from jax2tf_bridge.portable import Aval
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
@@ -25,7 +26,6 @@ from jax2tf_bridge.saving.buckets._splitting import (
 )
 from jax2tf_bridge.to_tensorflow import (
     Guards,
-    SizeAlgebra,
     cast_if_needed,
     format_known_shape,
     opaque_to_autograph,

@@ -11,10 +11,10 @@ import pytest
 import tensorflow as tf
 from jax import lax
 
-from jax2tf_bridge import PortableFunction, Target, call_tf, export
+from jax2tf_bridge import PortableFunction, Target, call_tf, emitters, export
+from jax2tf_bridge.emitters import make_operations
 from jax2tf_bridge.errors import ModuleError
-from jax2tf_bridge.to_tensorflow import operations, to_tf
-from jax2tf_bridge.to_tensorflow.operations import make_operations
+from jax2tf_bridge.to_tensorflow import to_tf
 from tests.to_tensorflow.operations.running import op_names, portable_of
 
 WITHOUT_XLA = Target.widest(xla=False)
@@ -140,7 +140,7 @@ def test_eagerly_a_graph_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
         made.append(args)
         return make_operations(*args, **options)
 
-    monkeypatch.setattr(operations, "make_operations", counted)
+    monkeypatch.setattr(emitters, "make_operations", counted)
     portable = exported(strange)
     for f in (to_tf(portable), to_tf(portable)):
         for batch in (1, 2, 5):

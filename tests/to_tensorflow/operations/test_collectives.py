@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge.bytecode import Block, Function, Operation, Program, TensorType, Value
+from jax2tf_bridge.emitters import make_operations
 from jax2tf_bridge.errors import ModuleError
-from jax2tf_bridge.to_tensorflow.operations import make_operations
 from tests.to_tensorflow.operations.running import portable_of, run
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)

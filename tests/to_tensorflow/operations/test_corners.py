@@ -14,8 +14,8 @@ import tensorflow as tf
 from jax import lax
 
 from jax2tf_bridge import AUTO, Target, export, to_tf
+from jax2tf_bridge.emitters import make_operations, read
 from jax2tf_bridge.errors import ModuleError
-from jax2tf_bridge.to_tensorflow.operations import make_operations, read
 from tests.to_tensorflow.operations.running import portable_of
 
 _X = np.arange(15, dtype=np.float32).reshape(3, 5)

@@ -12,13 +12,13 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import export
-from jax2tf_bridge.targets import Target
-from jax2tf_bridge.to_tensorflow import to_tf
 
 # Private: a graph does not show what is known of an array.
-from jax2tf_bridge.to_tensorflow.operations._array import Array
-from jax2tf_bridge.to_tensorflow.operations._folding import convert_known
-from jax2tf_bridge.to_tensorflow.operations._scope import Scope
+from jax2tf_bridge.emitters._array import Array
+from jax2tf_bridge.emitters._folding import convert_known
+from jax2tf_bridge.emitters._scope import Scope
+from jax2tf_bridge.targets import Target
+from jax2tf_bridge.to_tensorflow import to_tf
 from shape_poly import DimExpr
 from tests.to_tensorflow.operations.running import op_names, portable_of, run, run_each, trace
 

@@ -1,0 +1,29 @@
+"""Converts StableHLO to a graph of TensorFlow's own operations, or of another runtime's."""
+
+from jax2tf_bridge.emitters._call_operations import (
+    make_operations,
+    read,
+    rewrite_program,
+)
+from jax2tf_bridge.emitters._converter_forms import copy, expm1, lgamma, log1p, next_after
+from jax2tf_bridge.emitters._line_names import find_source_line, make_line_scope
+from jax2tf_bridge.emitters._ops import Builder, NoOperationError, building
+from jax2tf_bridge.emitters._size_algebra import SizeAlgebra, largest_constant
+
+__all__ = [
+    "Builder",
+    "NoOperationError",
+    "SizeAlgebra",
+    "building",
+    "copy",
+    "expm1",
+    "find_source_line",
+    "largest_constant",
+    "lgamma",
+    "log1p",
+    "make_line_scope",
+    "make_operations",
+    "next_after",
+    "read",
+    "rewrite_program",
+]

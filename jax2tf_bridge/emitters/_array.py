@@ -1,0 +1,142 @@
+"""Array: a value of the module during its conversion to TensorFlow's operations."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jax2tf_bridge._dtypes import DType, dtype_of_element
+from jax2tf_bridge.emitters._ops import get_builder, ops
+from shape_poly import Dim
+
+
+def graph_dtype(element: str) -> ops.DType:
+    """Returns TensorFlow's dtype for an element type.
+
+    Integers of fewer than 8 bits are stored in 8 bits, within their own range.
+    """
+    return ops.as_dtype(dtype_of_element(element).op_dtype)
+
+
+def has_dtype(element: str) -> bool:
+    """Returns whether the graph can have a StableHLO element type."""
+    return _has_dtype(type(get_builder()), element)
+
+
+@functools.cache
+def _has_dtype(builder: type[Any], element: str) -> bool:
+    try:
+        graph_dtype(element)
+    except (KeyError, TypeError):
+        return False
+    return True
+
+
+def plain(size: Dim) -> Dim:
+    """Returns a size as an int if it does not depend on the variables."""
+    if isinstance(size, int):
+        return size
+    number = size.constant_value()
+    return size if number is None else number
+
+
+@dataclass(frozen=True, eq=False)
+class Array:
+    """Value of the module: sizes and elements.
+
+    One of two attributes has the elements. They are in a compact form that broadcasts to `sizes`
+    like operands of TensorFlow's binary operations (right-aligned; sizes of 1 and missing leading
+    axes are repeated), so that most broadcasts need no operation.
+
+    Attributes:
+      element: the element type as StableHLO prints it.
+      sizes: ints, or expressions in the variables of the scope.
+      computed: the elements as a tensor.
+      known: the elements as a NumPy array: numbers in TensorFlow's dtype, or objects if some of the
+        integers are sizes that depend on variables.
+      origin: the array of which this is a reshape, if it is one. This is no pattern over programs:
+        if sizes are open, types do not tell whether a broadcast only adds axes.
+    """
+
+    element: str
+    sizes: tuple[Dim, ...]
+    computed: ops.Tensor | None = None
+    known: np.ndarray[Any, Any] | None = None
+    origin: Array | None = None
+
+    def __post_init__(self) -> None:
+        if not self.is_static:
+            object.__setattr__(self, "sizes", tuple(map(plain, self.sizes)))
+        if self.known is not None and self.known.dtype == object:
+            parts = [plain(part) for part in self.known.flat]
+            is_number = all(isinstance(part, int) for part in parts)
+            dtype = self.graph_dtype.as_numpy_dtype if is_number else object
+            known = np.fromiter(parts, dtype, len(parts)).reshape(self.known.shape)
+            object.__setattr__(self, "known", known)
+
+    @property
+    def rank(self) -> int:
+        """Number of axes."""
+        return len(self.sizes)
+
+    @property
+    def row(self) -> DType:
+        """Row of the element type in the table of dtypes."""
+        return dtype_of_element(self.element)
+
+    @property
+    def graph_dtype(self) -> ops.DType:
+        """TensorFlow's dtype."""
+        return graph_dtype(self.element)
+
+    @property
+    def integers(self) -> tuple[Dim, ...] | None:
+        """Elements as sizes, for a vector or scalar of integers that are known; else None."""
+        if self.known is None or self.rank > 1 or not (self.row.is_integer and self.is_static):
+            return None
+        return tuple(np.broadcast_to(self.known, self.static_sizes()).reshape(-1).tolist())
+
+    @property
+    def numbers(self) -> np.ndarray[Any, Any] | None:
+        """Known elements in compact form, if none of them depends on variables."""
+        return None if self.known is None or self.known.dtype == object else self.known
+
+    def static_sizes(self) -> tuple[int, ...]:
+        """Returns the sizes as ints.
+
+        Raises:
+          ValueError: a size is not a number.
+        """
+        numbers = tuple(size for size in self.sizes if isinstance(size, int))
+        if len(numbers) != len(self.sizes):
+            raise ValueError(f"{self.sizes} are not all known")
+        return numbers
+
+    @property
+    def is_static(self) -> bool:
+        """Returns whether all sizes are numbers."""
+        return all(isinstance(size, int) for size in self.sizes)
+
+    @property
+    def compact_shape(self) -> tuple[int | None, ...]:
+        """Shape of the compact form, with None for unknown sizes other than 1."""
+        if self.computed is not None:
+            return tuple(self.computed.shape.as_list())
+        if self.known is not None:
+            shape: tuple[int, ...] = self.known.shape
+            return shape
+        return ()
+
+    def repeats(self, axis: int) -> bool:
+        """Returns whether the compact form has a single element along an axis."""
+        shape = self.compact_shape
+        place = axis - (self.rank - len(shape))
+        return place < 0 or shape[place] == 1
+
+
+def make_integer(element: str, number: Dim) -> Array:
+    """Makes a scalar integer that is known as a size."""
+    return Array(element, (), known=np.fromiter([number], object).reshape(()))

@@ -1,0 +1,286 @@
+"""Folds arithmetic on sizes and small integers, so that known values need no operations."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from jax2tf_bridge import rewriting
+from jax2tf_bridge._dtypes import dtype_of_element
+from jax2tf_bridge.bytecode import Operation
+from jax2tf_bridge.emitters._array import Array, graph_dtype
+from jax2tf_bridge.emitters._scope import Scope
+from jax2tf_bridge.emitters._sizes import broadcast_sizes
+from shape_poly import Dim
+
+_MAX_FOLDED_ELEMENTS = 1024
+"""Maximum number of elements of an array to fold."""
+_MAX_FOLDED_SIZES = 64
+"""Maximum number of elements that depend on variables; shapes have fewer."""
+_SIZES = frozenset({"i32", "i64"})
+
+
+def fold(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array | None:
+    """Computes an elementwise operation on known integers or bools; None if impossible."""
+    element = operation.results[0].tensor.element
+    if operation.name == "negate" and operands[0].row.kind in ("float", "complex"):
+        return _negate(operands[0])
+    known = [_small_constant(array) for array in operands]
+    if all(each is not None for each in known):
+        has_sizes = any(array.numbers is None for array in operands)
+        result = (
+            _fold_sizes(scope, operation, operands, known)
+            if has_sizes
+            else _fold_numbers(operation, known, element)
+        )
+        if result is not None:
+            return Array(element, broadcast_sizes(operands), known=result)
+    return _choose(scope, operation, operands)
+
+
+def _negate(array: Array) -> Array | None:
+    if array.known is None or array.known.size > _MAX_FOLDED_ELEMENTS:
+        return None
+    return Array(array.element, array.sizes, known=-array.known)
+
+
+def _small_constant(array: Array) -> np.ndarray[Any, Any] | None:
+    is_small = array.known is not None and array.known.size <= _MAX_FOLDED_ELEMENTS
+    return array.known if is_small and array.row.kind in ("bool", "int", "uint") else None
+
+
+def _truncated_quotient(left: Any, right: Any) -> Any:
+    if not np.all(right):
+        return None
+    return (left - np.fmod(left, right)) // right  # this division is exact
+
+
+def _floor_quotient(left: Any, right: Any) -> Any:
+    return left // right if np.all(right) else None
+
+
+def _floor_remainder(left: Any, right: Any) -> Any:
+    return left % right if np.all(right) else None
+
+
+def _truncated_remainder(left: Any, right: Any) -> Any:
+    quotient = _truncated_quotient(left, right)
+    return None if quotient is None else left - right * quotient
+
+
+def _shift(shift: Callable[..., Any], left: Any, right: Any) -> Any:
+    """Shifts unsigned bits; shifts by the width or more give 0."""
+    if np.any(left < 0) or np.any(right < 0):
+        return None
+    return np.where(right < 64, shift(left, np.minimum(right, 63)), 0)
+
+
+_BINARY: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    {
+        "add": np.add,
+        "subtract": np.subtract,
+        "multiply": np.multiply,
+        "divide": _truncated_quotient,
+        "remainder": _truncated_remainder,
+        rewriting.FLOOR_DIVIDE: _floor_quotient,
+        rewriting.FLOOR_MODULO: _floor_remainder,
+        "maximum": np.maximum,
+        "minimum": np.minimum,
+        "negate": np.negative,
+        "abs": np.abs,
+        "sign": np.sign,
+        "shift_left": functools.partial(_shift, np.left_shift),
+        "shift_right_logical": functools.partial(_shift, np.right_shift),
+        "select": np.where,
+        "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
+    }
+)
+_LOGIC: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    {
+        "and": np.bitwise_and,
+        "or": np.bitwise_or,
+        "xor": np.bitwise_xor,
+        "not": np.invert,
+    }
+)
+_COMPARISONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    {
+        "EQ": np.equal,
+        "NE": np.not_equal,
+        "LT": np.less,
+        "LE": np.less_equal,
+        "GT": np.greater,
+        "GE": np.greater_equal,
+    }
+)
+
+
+def _fold_numbers(
+    operation: Operation, constants: Sequence[Any], element: str
+) -> np.ndarray[Any, Any] | None:
+    if operation.name == "compare":
+        function = _COMPARISONS[operation.text("comparison_direction")]
+    else:
+        of_flags = all(constant.dtype == bool for constant in constants)
+        table = _LOGIC if operation.name in _LOGIC else {} if of_flags else _BINARY
+        if operation.name not in table:
+            return None
+        function = table[operation.name]
+    # The computation is in 64 bits, then wraps around; uint64 values are never sizes.
+    wide = [c if c.dtype == bool else c.astype(np.int64) for c in constants]
+    if any(constant.dtype == np.uint64 for constant in constants):
+        return None
+    with np.errstate(over="ignore"):
+        result = function(*wide)
+    return None if result is None else _to_element(element, np.asarray(result))
+
+
+def _to_element(element: str, numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Converts integers or bools to another element type, with wraparound."""
+    row = dtype_of_element(element)
+    if row.is_integer and row.bits < 8:
+        span = 2**row.bits
+        numbers = numbers.astype(np.int64) % span
+        if row.kind == "int":
+            numbers = np.where(numbers < span // 2, numbers, numbers - span)
+    return numbers.astype(graph_dtype(element).as_numpy_dtype)
+
+
+def _fold_sizes(
+    scope: Scope, operation: Operation, operands: Sequence[Array], known: Sequence[Any]
+) -> np.ndarray[Any, Any] | None:
+    if not all(array.element in (*_SIZES, "i1") for array in operands):
+        return None
+    name, element = operation.name, operation.results[0].tensor.element
+    if name == "select":
+        chosen: np.ndarray[Any, Any] = np.where(*known)
+        return chosen
+    rows = np.broadcast(*(each.astype(object) for each in known))
+    if rows.size > _MAX_FOLDED_SIZES:
+        return None
+    results: list[Any] = []
+    for row in rows:
+        if name == "compare":
+            result: Any = scope.sizes.compare(operation.text("comparison_direction"), *row)
+        else:
+            result = _compute_size(scope, name, row)
+            if result is not None and not scope.sizes.fits(result, element):
+                return None
+        if result is None:
+            return None
+        results.append(result)
+    dtype = bool if name == "compare" else object
+    return np.fromiter(results, dtype, len(results)).reshape(rows.shape)
+
+
+def _choose(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array | None:
+    """Returns the operand that is the result because of a known flag; None without one."""
+    if any(array.element not in (*_SIZES, "i1") for array in operands):
+        return None
+    match operation.name:
+        case "select":
+            return _select(scope, operands)
+        case "and" | "or":
+            decided = _find_deciding_flag(scope, operation.name == "or", operands)
+            return decided or _drop_flag(scope, operation, operands)
+        case _:
+            return _drop_flag(scope, operation, operands)
+
+
+def _select(scope: Scope, operands: Sequence[Array]) -> Array | None:
+    flag = scope.scalar(operands[0])
+    if flag is None or operands[1].sizes != operands[2].sizes:
+        return None
+    return operands[1] if flag else operands[2]
+
+
+def _find_deciding_flag(scope: Scope, deciding: bool, operands: Sequence[Array]) -> Array | None:
+    """Returns the known operand that alone decides `and` or `or`; None without one."""
+    for array in operands:
+        if any(other.sizes for other in operands):
+            return None
+        if array.element == "i1" and not array.sizes and scope.scalar(array) == deciding:
+            return array
+    return None
+
+
+def _drop_flag(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array | None:
+    """Returns the operand that is the result, if the other one is a known identity; else None."""
+    name = operation.name
+    if name == "compare":
+        name += f" {operation.text('comparison_direction')}"
+    neutral = {"and": True, "or": False, "xor": False, "compare NE": False, "compare EQ": True}
+    if name not in neutral or any(a.element != "i1" or a.sizes for a in operands):
+        return None
+    for array, other in (operands, operands[::-1]):
+        if (flag := scope.scalar(array)) is not None and bool(flag) == neutral[name]:
+            return other
+    return None
+
+
+def convert_known(scope: Scope, array: Array, element: str) -> Array | None:
+    """Converts known elements to another type, if the result is exact or its rounding unique."""
+    if element == array.element:
+        return array
+    if array.known is None or array.known.size > _MAX_FOLDED_ELEMENTS:
+        return None
+    if array.numbers is None:
+        if element not in _SIZES or array.element not in _SIZES:
+            return None
+        fits = scope.sizes.is_within if element == "i64" else scope.sizes.fits
+        is_exact = all(fits(part, "i32") for part in array.known.flat)
+        return Array(element, array.sizes, known=array.known) if is_exact else None
+    kinds = array.row.kind, dtype_of_element(element).kind
+    match kinds:
+        case (("bool" | "int" | "uint"), "bool"):
+            known = array.known != 0
+        case (("bool" | "int" | "uint"), _):
+            known = _to_element(element, array.known)
+        case "float", ("float" | "complex"):
+            with np.errstate(over="ignore", invalid="ignore"):
+                known = array.known.astype(graph_dtype(element).as_numpy_dtype)
+        case _:
+            return None
+    return Array(element, array.sizes, known=known)
+
+
+def _compute_size(scope: Scope, name: str, row: Sequence[Dim]) -> Dim | None:
+    match name, row:
+        case "add", (left, right):
+            return left + right
+        case "subtract", (left, right):
+            return left - right
+        case "multiply", (left, right):
+            return left * right
+        case "negate", (only,):
+            return -only
+        case "maximum", (left, right):
+            return scope.sizes.maximum(left, right)
+        case "minimum", (left, right):
+            return -scope.sizes.maximum(-left, -right)
+        case "clamp", (low, x, high):
+            return -scope.sizes.maximum(-scope.sizes.maximum(x, low), -high)
+        case "divide", (left, right) if _is_positive(scope, left, right):
+            return left // right
+        case "remainder", (left, right) if _is_positive(scope, left, right):
+            return left % right
+        case rewriting.FLOOR_DIVIDE, (left, right) if scope.sizes.bounds(right)[0] >= 1:
+            return left // right
+        case rewriting.FLOOR_MODULO, (left, right) if scope.sizes.bounds(right)[0] >= 1:
+            return left % right
+        case "sign", (only,):
+            lower, upper = scope.sizes.bounds(only)
+            return 1 if lower > 0 else -1 if upper < 0 else None
+        case "abs", (only,):
+            lower, upper = scope.sizes.bounds(only)
+            return only if lower >= 0 else -only if upper <= 0 else None
+    return None
+
+
+def _is_positive(scope: Scope, left: Dim, right: Dim) -> bool:
+    # Rounding down and rounding towards zero agree here.
+    return scope.sizes.bounds(left)[0] >= 0 and scope.sizes.bounds(right)[0] >= 1

@@ -1,0 +1,102 @@
+"""`ops`: the functions that make operations, under TensorFlow's names.
+
+Emitters call `ops.reshape(x, shape)`. That is `tf.reshape`, unless `building` names a builder of
+another kind of graph, whose tensors and functions behave like TensorFlow's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Protocol
+
+__all__ = ["Builder", "NoOperationError", "building", "get_builder", "ops"]
+
+class NoOperationError(Exception):
+    """Raised by a builder that lacks an operation; the text is a clause with the reason."""
+
+
+class Builder(Protocol):
+    """What makes operations of another kind of graph."""
+
+    def find(self, name: str) -> Callable[..., Any]:
+        """Returns the function that TensorFlow calls `name`, such as "math.log"."""
+
+    def find_dtype(self, name: str) -> Any:
+        """Returns the dtype that TensorFlow calls `name`."""
+
+
+_builder: ContextVar[Builder | None] = ContextVar("builder", default=None)
+
+
+@contextlib.contextmanager
+def building(builder: Builder) -> Iterator[None]:
+    """Makes `ops` the functions of a builder, in place of TensorFlow's."""
+    token = _builder.set(builder)
+    try:
+        yield
+    finally:
+        _builder.reset(token)
+
+
+def get_builder() -> Builder | None:
+    """Returns the builder, or None for TensorFlow."""
+    return _builder.get()
+
+
+class _Function:
+    """A function of the builder by its name, such as "math.log", looked up when it is called."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        builder = _builder.get()
+        if builder is not None:
+            return builder.find(self._name)(*args, **kwargs)
+        import tensorflow
+
+        return operator.attrgetter(self._name)(tensorflow)(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> _Function:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        function = _Function(f"{self._name}.{name}")
+        setattr(self, name, function)
+        return function
+
+
+_DTYPES = frozenset(
+    {
+        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("bfloat16", "float16", "float32", "float64", "complex64", "complex128"),
+    }
+)
+
+
+class _Operations:
+    """The functions of the builder. Dtypes are the builder's own, so tables must not hold them."""
+
+    newaxis = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _DTYPES:
+            builder = _builder.get()
+            if builder is not None:
+                return builder.find_dtype(name)
+            import tensorflow
+
+            return getattr(tensorflow, name)
+        if name.startswith("__"):
+            raise AttributeError(name)
+        function = _Function(name)
+        setattr(self, name, function)
+        return function
+
+
+if TYPE_CHECKING:
+    import tensorflow as ops
+else:
+    ops = _Operations()

@@ -1,0 +1,303 @@
+"""Reductions with any body: TensorFlow's own ones if possible; others halve the axis in steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from jax2tf_bridge._dtypes import dtype_of_element
+from jax2tf_bridge.bytecode import Block, Operation
+from jax2tf_bridge.emitters._array import Array, graph_dtype
+from jax2tf_bridge.emitters._bodies import fit_sizes
+from jax2tf_bridge.emitters._emitter import emits
+from jax2tf_bridge.emitters._ops import ops
+from jax2tf_bridge.emitters._scope import Scope
+from jax2tf_bridge.emitters._shapes import (
+    broadcast,
+    concatenate,
+    product,
+    reshape,
+    resize,
+    transpose,
+)
+from jax2tf_bridge.rewriting import COMBINE, EXTREME_AND_INDEX, REDUCE, Reducer
+from shape_poly import Dim
+
+Combine: TypeAlias = "Callable[[Scope, Sequence[Array], Sequence[Array]], list[Array]]"
+"""Function that applies a reducer to arrays of equal sizes, elementwise, in this order."""
+
+_OF_FLAGS: Mapping[str, Callable[..., ops.Tensor]] = MappingProxyType(
+    {"and": ops.reduce_all, "or": ops.reduce_any}
+)
+_OF_NUMBERS: Mapping[str, Callable[..., ops.Tensor]] = MappingProxyType(
+    {
+        "add": ops.reduce_sum,
+        "multiply": ops.reduce_prod,
+        "maximum": ops.reduce_max,
+        "minimum": ops.reduce_min,
+    }
+)
+_IDEMPOTENT = frozenset({"and", "or", "maximum", "minimum"})
+
+
+def _reduce_by_body(
+    scope: Scope, operation: Operation, operands: Sequence[Array]
+) -> Sequence[Array]:
+    half = len(operands) // 2
+    arrays, inits = operands[:half], operands[half:]
+    (block,) = operation.regions
+    return reduce_by(scope, make_combine(block), arrays, inits, operation.ints("dimensions"))
+
+
+_reduce = emits("reduce")(_reduce_by_body)
+
+
+@emits(REDUCE)
+def _reduce_from_identity(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    reducer = Reducer(operation.text("reducer"), operation.text("element"))
+    axes, keeps_axes = operation.ints("dimensions"), operation.flag("keeps_axes")
+    return reduce_axes(scope, reducer, operands[0], axes, keeps_axes=keeps_axes)
+
+
+@emits(COMBINE)
+def _combine(scope: Scope, operation: Operation, operands: Sequence[Array]) -> list[Array]:
+    half = len(operands) // 2
+    return make_combine(operation.regions[0])(scope, operands[:half], operands[half:])
+
+
+def make_combine(block: Block) -> Combine:
+    """Returns a function that applies the block of a reducer."""
+
+    def combine(scope: Scope, left: Sequence[Array], right: Sequence[Array]) -> list[Array]:
+        sizes = max((array.sizes for array in (*left, *right)), key=len)
+        results = scope.new_region().run(block, [*left, *right])
+        return [fit_sizes(scope, result, sizes) for result in results]
+
+    return combine
+
+
+# Reducers that TensorFlow has.
+
+
+def reduce_axes(
+    scope: Scope,
+    reducer: Reducer,
+    array: Array,
+    axes: Sequence[int],
+    *,
+    keeps_axes: bool = False,
+) -> Array:
+    """Reduces axes with TensorFlow's operation, starting from the identity.
+
+    The axes stay with size 1 if `keeps_axes` is true.
+    """
+    wide = convert_float(scope, array, reducer.element)
+    result = _reduce_compact(scope, reducer.name, wide, sorted(axes), keeps_axes)
+    return convert_float(scope, result, array.element)
+
+
+def convert_float(scope: Scope, array: Array, element: str) -> Array:
+    """Converts between floating-point types."""
+    if element == array.element:
+        return array
+    return scope.new_array(
+        ops.cast(scope.compact(array), graph_dtype(element)), element, array.sizes
+    )
+
+
+def _reduce_compact(
+    scope: Scope, name: str, array: Array, axes: Sequence[int], keeps_axes: bool
+) -> Array:
+    left = [axis for axis in range(array.rank) if axis not in axes]
+    sizes = tuple(array.sizes[axis] for axis in left)
+    whole = tuple(1 if axis in axes else size for axis, size in enumerate(array.sizes))
+    repeated = [axis for axis in axes if array.repeats(axis) and array.sizes[axis] != 1]
+    times = product(array.sizes[axis] for axis in repeated)
+    if not _may_be_compact(scope, name, array, times):
+        array, times = scope.full(array), 1
+    compact = scope.compact(array)
+    first = array.rank - compact.shape.rank
+    there = [axis - first for axis in axes if axis >= first]
+    if all(array.repeats(axis) for axis in axes):
+        tensor = ops.squeeze(compact, there) if there else compact
+    elif keeps_axes and not first and not repeated:
+        tensor = reduce_tensor(name, compact, there, keepdims=True)
+        return scope.new_array(wrap_sum(tensor, array.element), array.element, whole)
+    else:
+        tensor = reduce_tensor(name, compact, there)
+    if name == "add" and times != 1:
+        tensor = tensor * _as_number(scope.sizes.size(times), tensor.dtype)
+    result = scope.new_array(wrap_sum(tensor, array.element), array.element, sizes)
+    return broadcast(scope, result, whole, left) if keeps_axes else result
+
+
+def _as_number(size: Any, dtype: ops.DType) -> ops.Tensor:
+    if isinstance(size, int):
+        return ops.constant(np.array(size).astype(dtype.as_numpy_dtype), dtype)
+    return ops.cast(size, dtype)
+
+
+def _may_be_compact(scope: Scope, name: str, array: Array, times: Dim) -> bool:
+    """Returns whether repeated elements can be reduced in compact form."""
+    if times == 1:
+        return True
+    if name in _IDEMPOTENT:
+        return scope.sizes.bounds(times)[0] >= 1
+    # A multiplication is at least as exact as a sum, but 0 * infinity is not an empty sum.
+    is_wide = array.row.is_integer or array.row.bits >= 32
+    return name == "add" and is_wide and scope.sizes.bounds(times)[0] >= 1
+
+
+def reduce_tensor(
+    name: str, tensor: ops.Tensor, axes: Sequence[int], *, keepdims: bool = False
+) -> ops.Tensor:
+    """Reduces axes of a tensor with a reducer that TensorFlow has."""
+    if tensor.dtype != ops.bool:
+        return _OF_NUMBERS[name](tensor, axes, keepdims)
+    if name == "xor":
+        ones = ops.reduce_sum(ops.cast(tensor, ops.int32), axes, keepdims)
+        return ops.not_equal(ops.bitwise.bitwise_and(ones, 1), 0)
+    return _OF_FLAGS[name](tensor, axes, keepdims)
+
+
+def wrap_sum(tensor: ops.Tensor, element: str) -> ops.Tensor:
+    """Wraps around integers of fewer than 8 bits, which are stored in 8 bits."""
+    row = dtype_of_element(element)
+    if not row.is_integer or row.bits >= 8:
+        return tensor
+    if row.kind == "uint":
+        return ops.bitwise.bitwise_and(tensor, ops.constant(2**row.bits - 1, tensor.dtype))
+    shift = ops.constant(8 - row.bits, tensor.dtype)
+    return ops.bitwise.right_shift(ops.bitwise.left_shift(tensor, shift), shift)
+
+
+# The first extreme number and its index.
+
+
+@emits(EXTREME_AND_INDEX)
+def _extreme_and_index(
+    scope: Scope, operation: Operation, operands: Sequence[Array]
+) -> Sequence[Array]:
+    array, indices, *_ = operands
+    name, element = operation.text("extreme"), array.element
+    (axis,) = operation.ints("dimensions")
+    if scope.sizes.bounds(array.sizes[axis])[0] < 1:
+        return _reduce_by_body(scope, operation, operands)
+    if array.repeats(axis):
+        array = scope.full(array)
+    compact = scope.compact(array)
+    place = axis - (array.rank - compact.shape.rank)
+    sizes = tuple(size for i, size in enumerate(array.sizes) if i != axis)
+    dtype = ops.int64 if graph_dtype(indices.element).size == 8 else ops.int32
+    if array.row.kind == "float":
+        # TensorFlow's argmax does not find NaN, which is the most extreme, and equals nothing.
+        best = reduce_tensor(name, compact, [place], keepdims=True)
+        is_best = ops.logical_or(ops.equal(compact, best), ops.math.is_nan(compact))
+        if scope.for_converters:  # ONNX has no ArgMax of bools
+            is_best = ops.cast(is_best, ops.int32)
+        index = ops.argmax(is_best, place, output_type=dtype)
+        value = ops.squeeze(best, place)
+    else:
+        search = ops.argmin if name == "minimum" else ops.argmax
+        index = search(compact, place, output_type=dtype)
+        reducer = {"maximum": "or", "minimum": "and"}[name] if element == "i1" else name
+        value = reduce_tensor(reducer, compact, [place])
+    index = ops.cast(index, graph_dtype(indices.element))
+    return [scope.new_array(value, element, sizes), scope.new_array(index, indices.element, sizes)]
+
+
+# Any other reducer.
+
+
+def reduce_by(
+    scope: Scope,
+    combine: Combine,
+    arrays: Sequence[Array],
+    inits: Sequence[Array],
+    axes: Sequence[int],
+) -> list[Array]:
+    """Reduces axes with any reducer, by combining neighbours until one element remains."""
+    kept = [axis for axis in range(arrays[0].rank) if axis not in axes]
+    rest = tuple(arrays[0].sizes[axis] for axis in kept)
+    length = product(arrays[0].sizes[axis] for axis in axes)
+    columns = [
+        reshape(scope, transpose(scope, array, [*sorted(axes), *kept]), (length, *rest))
+        for array in arrays
+    ]
+    starts = [broadcast(scope, init, rest, ()) for init in inits]
+    if length == 0:
+        return starts
+    if isinstance(length, int):
+        rows = _halve(scope, combine, columns, length)
+        return combine(scope, starts, [reshape(scope, row, rest) for row in rows])
+    # The initial value comes first, so that there is at least one element.
+    long = [
+        concatenate(scope, [reshape(scope, start, (1, *rest)), column], 0)
+        for start, column in zip(starts, columns, strict=True)
+    ]
+    return _halve_in_loop(scope, combine, long)
+
+
+def _rows(scope: Scope, array: Array, index: slice, size: Dim) -> Array:
+    """Slices the first axis; unlike `slice_axis` keeps it if it has a single element."""
+    sizes = (size, *array.sizes[1:])
+    if array.repeats(0):
+        return resize(array, sizes)
+    return scope.new_array(scope.compact(array)[index], array.element, sizes)
+
+
+def _halve(
+    scope: Scope, combine: Combine, columns: Sequence[Array], length: int
+) -> Sequence[Array]:
+    while length > 1:
+        half = length // 2
+        even = [_rows(scope, column, slice(0, 2 * half, 2), half) for column in columns]
+        odd = [_rows(scope, column, slice(1, 2 * half, 2), half) for column in columns]
+        results = combine(scope, even, odd)
+        if length % 2:
+            last = [_rows(scope, column, slice(2 * half, None), 1) for column in columns]
+            results = [concatenate(scope, pair, 0) for pair in zip(results, last, strict=True)]
+        columns, length = results, half + length % 2
+    return columns
+
+
+def _halve_in_loop(scope: Scope, combine: Combine, columns: Sequence[Array]) -> list[Array]:
+    rest = columns[0].sizes[1:]
+
+    def step(length: ops.Tensor, *tensors: ops.Tensor) -> tuple[ops.Tensor, ...]:
+        inner = scope.new_region(other_graph=True)
+        half = length // 2
+        size = inner.sizes.new_size(half)
+
+        def arrays(parts: Sequence[ops.Tensor]) -> list[Array]:
+            return [
+                inner.new_array(part, column.element, (size, *rest))
+                for part, column in zip(parts, columns, strict=True)
+            ]
+
+        even = arrays([tensor[0 : 2 * half : 2] for tensor in tensors])
+        odd = arrays([tensor[1 : 2 * half : 2] for tensor in tensors])
+        result = combine(inner, even, odd)
+        last = [tensor[2 * half :] for tensor in tensors]
+        following = [
+            ops.concat([inner.tensor(array), row], 0)
+            for array, row in zip(result, last, strict=True)
+        ]
+        return (length - half, *following)
+
+    length = ops.convert_to_tensor(scope.sizes.size(columns[0].sizes[0]), ops.int32)
+    tensors = [scope.tensor(column) for column in columns]
+    open_shapes = [ops.TensorShape([None, *tensor.shape[1:]]) for tensor in tensors]
+    _, *results = ops.while_loop(
+        lambda length, *_: length > 1,
+        step,
+        (length, *tensors),
+        shape_invariants=(length.shape, *open_shapes),
+    )
+    return [
+        scope.new_array(tensor[0], column.element, rest)
+        for tensor, column in zip(results, columns, strict=True)
+    ]

@@ -1,0 +1,338 @@
+"""Scope: maps the values of a block to arrays while it is converted to TensorFlow's operations."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, TypeAlias
+
+import numpy as np
+
+from jax2tf_bridge.bytecode import Block, Operation, Program, TensorType, Value
+from jax2tf_bridge.emitters import _converter_forms, _converter_integers
+from jax2tf_bridge.emitters._array import Array, graph_dtype, has_dtype
+from jax2tf_bridge.emitters._line_names import make_line_scope
+from jax2tf_bridge.emitters._ops import NoOperationError, ops
+from jax2tf_bridge.emitters._sizes import Cache, Sizes, fill_sizes
+from jax2tf_bridge.errors import BridgeError, ModuleError
+from jax2tf_bridge.rewriting import INVALID_OPERATION_ERRORS
+from shape_poly import Dim, SymbolicScope
+
+_MAX_OPERATIONS = 1_000_000
+"""Maximum number of operations to convert, far above any model's."""
+
+Emitter: TypeAlias = "Callable[[Scope, Operation, Sequence[Array]], Sequence[Array] | Array]"
+"""Function that converts one operation of the module to TensorFlow's operations."""
+
+
+class Scope:
+    """Values of a block, in one graph; the scope of a region also sees the enclosing blocks.
+
+    Attributes:
+      name: the name of the called function, for messages.
+      program: the module.
+      emitters: maps StableHLO's operations to emitters.
+      graph_functions: the TensorFlow functions that the module calls, by number.
+      names_lines: whether operations are named after the user's lines.
+      for_converters: whether to use only operations that tf2onnx and OpenVINO support.
+      for_onnx: whether the graph is ONNX's.
+      refuses_bits: whether Bitcast is an error, because no converter supports it.
+      cache: the objects that are made once in the graph.
+      sizes: the sizes in the graph.
+      callers: the functions of the module that are being called.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        program: Program,
+        emitters: Mapping[str, Emitter],
+        variables: Mapping[str, Any],
+        constraints: SymbolicScope | None = None,
+        graph_functions: Sequence[Callable[..., Any]] = (),
+        *,
+        names_lines: bool = False,
+        for_converters: bool = False,
+        for_onnx: bool = False,
+        refuses_bits: bool = False,
+    ) -> None:
+        """Stores the scope; `variables` maps unknown sizes to scalar int32 tensors."""
+        self.name, self.program, self.emitters = name, program, emitters
+        self.graph_functions = graph_functions
+        self.names_lines, self.for_converters = names_lines, for_converters
+        self.for_onnx = for_onnx
+        self.refuses_bits = refuses_bits
+        self._line: str | None = None  # the line of the call to which this scope belongs
+        self.cache = Cache()
+        self.sizes = Sizes(self.cache, variables, constraints, for_converters=for_converters)
+        self._values: dict[Value, Array] = {}
+        self._outer: Scope | None = None
+        self.callers: frozenset[str] = frozenset()
+        self._budget = [_MAX_OPERATIONS]
+
+    def new_region(self, *, other_graph: bool = False) -> Scope:
+        """Makes the scope of a region or of a called function.
+
+        Args:
+          other_graph: whether its operations belong to an inner graph, whose tensors this scope
+            must not use.
+        """
+        scope = copy.copy(self)
+        scope._values, scope._outer = {}, self
+        if other_graph:
+            scope.cache = Cache(self.cache)
+            scope.sizes = self.sizes.inner(scope.cache)
+        return scope
+
+    def new_call(self, name: str, call: Operation) -> Scope:
+        """Makes the scope of a called function, which does not see the caller's values."""
+        scope = self.new_region()
+        scope.callers = self.callers | {name}
+        scope._line = call.source or self._line
+        scope._outer = self._outer
+        return scope
+
+    @property
+    def is_for_any_converter(self) -> bool:
+        """Returns whether a converter to LiteRT, ONNX or OpenVINO reads the operations.
+
+        Converters get the single operation that they support, without a choice at run time.
+        """
+        return self.for_converters or self.for_onnx or self.names_lines
+
+    # Blocks and operations.
+
+    def run(self, block: Block, arguments: Sequence[Array]) -> list[Array]:
+        """Converts a block, and returns its results."""
+        self._values.update(zip(block.arguments, arguments, strict=True))
+        for operation in block.operations[:-1]:
+            arrays = self._convert(operation)
+            if len(arrays) != len(operation.results):
+                reason = f"it gives {len(arrays)} values for {len(operation.results)}"
+                self.fail(operation, reason)
+            self._values.update(zip(operation.results, arrays, strict=True))
+        return [self.array(value) for value in block.returned]
+
+    def _convert(self, operation: Operation) -> Sequence[Array]:
+        try:
+            return self._emit(operation)
+        except BridgeError:
+            raise
+        except NoOperationError as e:
+            self.fail(operation, str(e))
+        except INVALID_OPERATION_ERRORS as e:
+            if isinstance(e.__cause__ or e.__context__, RecursionError):
+                raise RecursionError from e  # inspect makes a TypeError of it
+            # The reader does not check operands, types and regions against the operation.
+            self.fail(operation, f"its operands, types or regions do not fit it ({e})")
+
+    def _emit(self, operation: Operation) -> Sequence[Array]:
+        """Converts one operation.
+
+        Raises:
+          ModuleError: TensorFlow cannot express it.
+        """
+        emitter = self.emitters.get(operation.name)
+        self._budget[0] -= 1
+        if self._budget[0] < 0:
+            self.fail(operation, f"the module has more than {_MAX_OPERATIONS:,} operations")
+        if emitter is None:
+            self.fail(operation, "there is no TensorFlow operation for it")
+        for value in operation.results:
+            if isinstance(value.type, TensorType) and not has_dtype(value.type.element):
+                self.fail(operation, f"TensorFlow has no dtype for {value.type}")
+        operands = [self.array(value) for value in operation.operands]
+        line = operation.source or self._line
+        scope = make_line_scope(line) if self.names_lines and line is not None else None
+        with (
+            contextlib.nullcontext() if scope is None else ops.name_scope(scope),
+            self._check_bits(operation) if self.refuses_bits else contextlib.nullcontext(),
+        ):
+            result = emitter(self, operation, operands)
+        return (result,) if isinstance(result, Array) else result
+
+    @contextlib.contextmanager
+    def _check_bits(self, operation: Operation) -> Iterator[None]:
+        """Raises if a TensorFlow graph gets a Bitcast."""
+        graph = ops.compat.v1.get_default_graph()
+        version = graph.version  # which counts operations
+        yield
+        made = graph.get_operations()[version - graph.version :] if graph.version > version else ()
+        if any(each.type == "Bitcast" for each in made):
+            self.fail(operation, "it needs Bitcast, which no converter of graphs knows")
+
+    def array(self, value: Value) -> Array:
+        """Returns the array of a value."""
+        scope: Scope | None = self
+        while scope is not None:
+            if value in scope._values:
+                return scope._values[value]
+            scope = scope._outer
+        raise AssertionError("operands come after what makes them")
+
+    def fail(self, operation: Operation, reason: str) -> NoReturn:
+        """Raises the error for an operation that TensorFlow cannot express.
+
+        Raises:
+          ModuleError: always; `reason` is a clause with the reason.
+        """
+        place = f" (at {operation.source})" if operation.source else ""
+        name = operation.name if "." in operation.name else f"stablehlo.{operation.name}"
+        if self.for_onnx:
+            raise ModuleError(
+                f"{self.name} cannot be made of ONNX's operations: {name}{place}: {reason}. Write "
+                "this part of the function with other operations."
+            )
+        if self.for_converters:
+            raise ModuleError(
+                f"{self.name} cannot be made of operations that converters know: {name}{place}: "
+                f"{reason}. Write this part of the function with other operations."
+            )
+        raise ModuleError(
+            f"{self.name} cannot be made of TensorFlow's own operations: "
+            f"{name}{place}: {reason}. Export it for a target with XLA, or "
+            "write this part of the function with other operations."
+        )
+
+    # Tensors.
+
+    def compact(self, array: Array) -> ops.Tensor:
+        """Returns the compact tensor of an array, which broadcasts to its sizes."""
+        if array.computed is not None:
+            return array.computed
+        known = array.known
+        assert known is not None, "an array has one of two forms"
+        if array.numbers is None:
+            key = "sizes", tuple(known.flat), known.shape, array.element
+            return self.cache.get_or_make(key, lambda: self._stack(known, array.element))
+        constant = _converter_integers.constant if self.for_converters else ops.constant
+        return self.cache.get_or_make(("known", array), lambda: constant(known))
+
+    def tensor(self, array: Array) -> ops.Tensor:
+        """Returns the tensor of an array with all its sizes; the broadcast is cached."""
+        compact = self.compact(array)
+        if self._is_full(array, compact):
+            return compact
+        return self.cache.get_or_make(
+            ("full", array), lambda: self._broadcast(compact, array.sizes)
+        )
+
+    def full(self, array: Array) -> Array:
+        """Returns the array with a tensor of all its sizes."""
+        tensor = self.tensor(array)
+        return array if tensor is array.computed else Array(array.element, array.sizes, tensor)
+
+    def constant(self, array: Array) -> np.ndarray[Any, Any] | None:
+        """Returns the known elements of an array with all its sizes; None if unknown."""
+        if array.numbers is not None and array.is_static:
+            return np.broadcast_to(array.numbers, array.static_sizes())
+        return None
+
+    def scalar(self, array: Array) -> Any:
+        """Returns the number of a known scalar; None if unknown."""
+        constant = self.constant(array)
+        return None if constant is None or constant.size != 1 else constant.reshape(-1)[0]
+
+    def _stack(self, sizes: np.ndarray[Any, Any], element: str) -> ops.Tensor:
+        dtype = graph_dtype(element)
+        parts = [self.sizes.compute_exactly(size, element) for size in sizes.flat]
+        if all(isinstance(part, int) for part in parts):
+            return ops.constant(np.array(parts, dtype.as_numpy_dtype).reshape(sizes.shape))
+        if any(ops.is_tensor(part) and part.dtype == ops.int64 for part in parts):
+            parts = [ops.cast(part, ops.int64) for part in parts]
+        tensor = ops.stack(parts) if sizes.ndim else parts[0]
+        if sizes.ndim > 1:
+            tensor = ops.reshape(tensor, sizes.shape)
+        return tensor if tensor.dtype == dtype else ops.cast(tensor, dtype)
+
+    def _is_full(self, array: Array, compact: ops.Tensor) -> bool:
+        if compact.shape.rank != array.rank:
+            return False
+        # Sizes of the compact form other than 1 equal those of the array.
+        return all(
+            known != 1 or size == 1
+            for known, size in zip(compact.shape.as_list(), array.sizes, strict=True)
+        )
+
+    def _broadcast(self, compact: ops.Tensor, sizes: tuple[Dim, ...]) -> ops.Tensor:
+        lacking = len(sizes) - compact.shape.rank
+        inner = Array("", sizes[lacking:], compact)
+        if all(size == 1 for size in sizes[:lacking]) and self._is_full(inner, compact):
+            # The tensor only lacks axes. A reshape adds them, because OpenVINO mishandles
+            # StridedSlice with new axes of constants.
+            return self.set_shape(ops.reshape(compact, self.sizes.reshape_shape(sizes)), sizes)
+        return self.set_shape(ops.broadcast_to(compact, self.sizes.shape(sizes)), sizes)
+
+    def choose(self, flag: ops.Tensor, x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
+        """Returns x where the flag is set, else y."""
+        return _converter_forms.choose(flag, x, y) if self.for_converters else ops.where(flag, x, y)
+
+    # Sizes.
+
+    def sizes_of(
+        self, vector: Array, known: Sequence[int | None], *, least: int = 0
+    ) -> tuple[Dim, ...]:
+        """Reads a vector of integers as sizes.
+
+        Args:
+          vector: the integers.
+          known: the sizes that are known from a type.
+          least: the minimum of the others.
+        """
+        parts = vector.integers
+        if parts is None:
+            tensor = self.tensor(vector)
+            parts = tuple(
+                self.cache.get_or_make(
+                    ("element", vector, i, least),
+                    functools.partial(self._element, tensor, i, least),
+                )
+                if size is None
+                else size
+                for i, size in enumerate(known)
+            )
+        return fill_sizes(known, parts)
+
+    def _element(self, vector: ops.Tensor, place: int, least: int) -> Dim:
+        return self.sizes.new_size(vector[place], least=least)
+
+    def set_shape(self, tensor: ops.Tensor, sizes: Sequence[Dim]) -> ops.Tensor:
+        """Sets the known static shape of a tensor, which TensorFlow may not have inferred."""
+        tensor.set_shape([size if isinstance(size, int) else None for size in sizes])
+        return tensor
+
+    # New arrays.
+
+    def measure(self, tensor: ops.Tensor, element: str, sizes: Sequence[Dim | None]) -> Array:
+        """Makes an array from a tensor; None sizes are computed from the tensor."""
+        shape: list[ops.Tensor] = []
+        result: list[Dim] = []
+        for axis, size in enumerate(sizes):
+            if size is None:
+                shape = shape or [ops.shape(tensor)]
+                size = self.sizes.new_size(shape[0][axis])
+            result.append(size)
+        return self.new_array(tensor, element, result)
+
+    def result(self, operation: Operation, tensor: ops.Tensor, sizes: Sequence[Dim]) -> Array:
+        """Makes the array of an operation's first result from a tensor with all its sizes."""
+        kind = operation.results[0].tensor
+        return self.new_array(tensor, kind.element, fill_sizes(kind.shape, sizes))
+
+    def new_array(self, tensor: ops.Tensor, element: str, sizes: Sequence[Dim]) -> Array:
+        """Makes an array from a tensor, which may be compact."""
+        if tensor.dtype != graph_dtype(element):
+            raise AssertionError(f"a tensor of {tensor.dtype} was made for {element}")
+        if tensor.shape.rank == len(sizes) and self._may_be_full(tensor, sizes):
+            self.set_shape(tensor, sizes)
+        return Array(element, tuple(sizes), tensor)
+
+    def _may_be_full(self, tensor: ops.Tensor, sizes: Sequence[Dim]) -> bool:
+        return all(
+            size == 1
+            or (known != 1 and (known is None or not isinstance(size, int)))
+            or known == size
+            for known, size in zip(tensor.shape.as_list(), sizes, strict=True)
+        )

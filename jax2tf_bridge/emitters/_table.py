@@ -1,0 +1,68 @@
+"""Table of all emitters, by the names of operations, composites and custom calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from jax2tf_bridge.emitters import (
+    _batch_norm,
+    _collectives,
+    _control_flow,
+    _convolution,
+    _cumulative,
+    _custom_calls,
+    _dot_general,
+    _dynamic_slices,
+    _elementwise,
+    _fft,
+    _functions,
+    _fusions,
+    _gather,
+    _linalg,
+    _random,
+    _reductions,
+    _scatter,
+    _shapes,
+    _sorting,
+    _special_functions,
+    _windows,
+)
+from jax2tf_bridge.emitters._emitter import OperationEmitter
+from jax2tf_bridge.emitters._scope import Emitter
+
+_MODULES = (
+    _batch_norm,
+    _collectives,
+    _control_flow,
+    _convolution,
+    _cumulative,
+    _custom_calls,
+    _dot_general,
+    _dynamic_slices,
+    _elementwise,
+    _fft,
+    _functions,
+    _fusions,
+    _gather,
+    _linalg,
+    _random,
+    _reductions,
+    _scatter,
+    _shapes,
+    _sorting,
+    _special_functions,
+    _windows,
+)
+OPERATION_EMITTERS = tuple(
+    each
+    for module in _MODULES
+    for value in vars(module).values()
+    for each in (value if isinstance(value, tuple) else (value,))
+    if isinstance(each, OperationEmitter)
+)
+"""The emitters of all modules, alone or in tuples."""
+
+EMITTERS: Mapping[str, Emitter] = MappingProxyType(
+    {name: each for each in OPERATION_EMITTERS for name in each.names}
+)
