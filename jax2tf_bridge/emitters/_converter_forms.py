@@ -16,7 +16,7 @@ import numpy as np
 from jax2tf_bridge._dtypes import dtype_of_element
 from jax2tf_bridge.emitters import _converter_integers, _floats
 from jax2tf_bridge.emitters._integers import constant_like
-from jax2tf_bridge.emitters._ops import ops
+from jax2tf_bridge.emitters._ops import get_builder, ops
 
 
 def _is_infinite_constant(x: ops.Tensor) -> bool:
@@ -45,7 +45,7 @@ def _is_constant(x: ops.Tensor) -> bool:
 
 def choose(flag: ops.Tensor, x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
     """Returns x where the flag is set, else y."""
-    if ops.executing_eagerly():
+    if get_builder() is not None or ops.executing_eagerly():  # other builders select exactly
         return ops.where(flag, x, y)
     if x.dtype == ops.float16:  # which tf2onnx always multiplies
         wide = choose(flag, ops.cast(x, ops.float32), ops.cast(y, ops.float32))

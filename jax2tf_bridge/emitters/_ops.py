@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 __all__ = ["Builder", "NoOperationError", "building", "get_builder", "ops"]
 
+
 class NoOperationError(Exception):
     """Raised by a builder that lacks an operation; the text is a clause with the reason."""
 

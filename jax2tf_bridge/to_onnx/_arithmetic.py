@@ -1,0 +1,616 @@
+"""Elementwise functions: arithmetic, comparisons, bits and conversions."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jax2tf_bridge.emitters import NoOperationError, expm1, lgamma, log1p, next_after
+from jax2tf_bridge.to_onnx._functions import (
+    as_dtype,
+    cast,
+    compute,
+    elementwise,
+    find_kernel,
+    function,
+    to_tensor,
+    to_tensors,
+)
+from jax2tf_bridge.to_onnx._graph import DTYPES, DType, Graph, Tensor, broadcast_shapes
+
+_INT32, _INT64, _UINT64 = DTYPES["int32"], DTYPES["int64"], DTYPES["uint64"]
+_BOOL, _FLOAT32, _FLOAT64 = DTYPES["bool"], DTYPES["float32"], DTYPES["float64"]
+
+
+@function("constant")
+def _constant(
+    graph: Graph, value: Any, dtype: DType | None = None, shape: Sequence[int] | None = None
+) -> Tensor:
+    tensor = to_tensor(graph, value, None if dtype is None else as_dtype(dtype))
+    if shape is None:
+        return tensor
+    assert tensor.value is not None, "a constant has a value"
+    return graph.constant(np.broadcast_to(tensor.value, shape))
+
+
+@function("convert_to_tensor")
+def _convert_to_tensor(graph: Graph, value: Any, dtype: DType | None = None) -> Tensor:
+    tensor = to_tensor(graph, value, dtype)
+    return tensor if dtype is None else cast(graph, tensor, dtype)
+
+
+@function("is_tensor")
+def _is_tensor(graph: Graph, value: Any) -> bool:
+    return isinstance(value, Tensor)
+
+
+@function("get_static_value")
+def _get_static_value(graph: Graph, x: Tensor) -> np.ndarray[Any, Any] | None:
+    return x.value
+
+
+@function("as_dtype")
+def _as_dtype(graph: Graph, value: Any) -> DType:
+    return as_dtype(value)
+
+
+@function("stop_gradient", "identity")
+def _identity(graph: Graph, x: Tensor) -> Tensor:
+    return x
+
+
+# Conversions.
+
+
+@function("cast")
+def _cast(graph: Graph, value: Any, dtype: DType) -> Tensor:
+    x = to_tensor(graph, value)
+    dtype = as_dtype(dtype)
+    result = cast(graph, x, dtype)
+    if x.wide is not None and dtype.name in ("int32", "int64") and result.wide is None:
+        result.wide = x.wide if result is not x.wide else None
+    return result
+
+
+# Arithmetic. Sums, differences and products of sizes are also computed in int64, for the operations
+# that take them; what nothing uses is dropped.
+
+
+def _with_sizes(graph: Graph, operation: str, result: Tensor, operands: Sequence[Tensor]) -> Tensor:
+    if result.dtype is _INT32 and any(x.wide is not None for x in operands):
+        wide = [to_wide(graph, x) for x in operands]
+        if all(x is not None for x in wide):
+            result.wide = elementwise(graph, operation, *wide)
+    return result
+
+
+def to_wide(graph: Graph, x: Tensor) -> Tensor | None:
+    """Returns sizes as int64; None if they may be other numbers."""
+    if x.wide is not None:
+        return x.wide
+    return None if x.value is None else graph.constant(x.value.astype(np.int64))
+
+
+def _binary(name: str, operation: str, *, keeps_bits: bool = False) -> Callable[..., Tensor]:
+    @function(name)
+    def call(graph: Graph, x: Any, y: Any) -> Tensor:
+        operands = to_tensors(graph, x, y)
+        result = elementwise(graph, operation, *operands, keeps_bits=keeps_bits)
+        return _with_sizes(graph, operation, result, operands)
+
+    return call
+
+
+def _unary(*names: str, operation: str) -> Callable[..., Tensor]:
+    return function(*names)(lambda graph, x: elementwise(graph, operation, x))
+
+
+def _comparison(name: str, operation: str) -> Callable[..., Tensor]:
+    @function(name)
+    def call(graph: Graph, x: Any, y: Any) -> Tensor:
+        return _compare(graph, operation, *to_tensors(graph, x, y))
+
+    return call
+
+
+def _compare(graph: Graph, operation: str, x: Tensor, y: Tensor) -> Tensor:
+    return graph.add(operation, [x, y], _BOOL, broadcast_shapes(x.shape, y.shape))
+
+
+@function("not_equal")
+def _not_equal(graph: Graph, x: Any, y: Any) -> Tensor:
+    x, y = to_tensors(graph, x, y)
+    if x.dtype is _BOOL:
+        return _compare(graph, "Xor", x, y)
+    return elementwise_not(graph, _compare(graph, "Equal", x, y))
+
+
+@function("logical_not")
+def _logical_not(graph: Graph, x: Any) -> Tensor:
+    x = to_tensor(graph, x)
+    return graph.add("Not", [x], _BOOL, x.shape)
+
+
+def _logical(name: str, operation: str) -> Callable[..., Tensor]:
+    return _comparison(name, operation)
+
+
+@function("negative")
+def _negative(graph: Graph, x: Tensor) -> Tensor:
+    if x.dtype.is_unsigned:
+        return elementwise(graph, "Sub", graph.constant(np.zeros((), x.dtype.as_numpy_dtype)), x)
+    return elementwise(graph, "Neg", x)
+
+
+@function("zeros_like")
+def _zeros_like(graph: Graph, x: Tensor) -> Tensor:
+    return _fill_like(graph, x, 0)
+
+
+@function("ones_like")
+def _ones_like(graph: Graph, x: Tensor) -> Tensor:
+    return _fill_like(graph, x, 1)
+
+
+def _fill_like(graph: Graph, x: Tensor, number: int) -> Tensor:
+    scalar = graph.constant(np.array(number, x.dtype.as_numpy_dtype))
+    if not x.shape:
+        return scalar
+    result: Tensor = graph.call("broadcast_to", scalar, graph.call("shape", x))
+    result.set_shape(x.shape)
+    return result
+
+
+@function("square")
+def _square(graph: Graph, x: Tensor) -> Tensor:
+    return elementwise(graph, "Mul", x, x)
+
+
+@function("where")
+def _where(graph: Graph, flag: Any, x: Any = None, y: Any = None) -> Tensor:
+    flag = to_tensor(graph, flag)
+    if x is None and y is None:
+        return _find_true(graph, flag)
+    x, y = to_tensors(graph, x, y)
+    if x.dtype is _BOOL:
+        chosen = _compare(graph, "And", flag, x)
+        other = _compare(graph, "And", elementwise_not(graph, flag), y)
+        return _compare(graph, "Or", chosen, other)
+    return choose(graph, flag, x, y)
+
+
+def elementwise_not(graph: Graph, flag: Tensor) -> Tensor:
+    """Returns where a flag is not set."""
+    return graph.add("Not", [flag], _BOOL, flag.shape)
+
+
+def choose(graph: Graph, flag: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Returns x where the flag is set, else y."""
+    shape = broadcast_shapes(flag.shape, x.shape, y.shape)
+    within = find_kernel("Where", x.dtype, keeps_bits=True)
+    operands = [flag, cast(graph, x, within), cast(graph, y, within)]
+    result = cast(graph, graph.add("Where", operands, within, shape), x.dtype)
+    if x.dtype is _INT32 and (x.wide is not None or y.wide is not None):
+        wide = [to_wide(graph, v) for v in (x, y)]
+        if wide[0] is not None and wide[1] is not None:
+            result.wide = graph.add("Where", [flag, *wide], _INT64, shape)
+    return result
+
+
+def _find_true(graph: Graph, flags: Tensor) -> Tensor:
+    """Returns the indices of the set flags [n, rank]."""
+    found = graph.add("NonZero", [flags], _INT64, (flags.shape.rank, None))
+    return graph.add("Transpose", [found], _INT64, (None, flags.shape.rank), perm=[1, 0])
+
+
+@function("clip_by_value")
+def _clip(graph: Graph, x: Any, low: Any, high: Any) -> Tensor:
+    x, low, high = to_tensors(graph, x, low, high)
+    return elementwise(graph, "Min", elementwise(graph, "Max", x, low), high)
+
+
+@function("add_n")
+def _add_n(graph: Graph, tensors: Sequence[Tensor]) -> Tensor:
+    return functools.reduce(lambda a, b: elementwise(graph, "Add", a, b), tensors)
+
+
+# Division.
+
+
+@function("divide")
+def _divide(graph: Graph, x: Any, y: Any) -> Tensor:
+    return elementwise(graph, "Div", x, y)
+
+
+@function("truncatediv")
+def _truncatediv(graph: Graph, x: Any, y: Any) -> Tensor:
+    return elementwise(graph, "Div", x, y)
+
+
+@function("truncatemod")
+def _truncatemod(graph: Graph, x: Any, y: Any) -> Tensor:
+    # Computed by a quotient, because ONNX Runtime's Mod of integers may ignore fmod.
+    x, y = to_tensors(graph, x, y)
+    return elementwise(graph, "Mod", x, y, fmod=1)
+
+
+@function("math.floordiv")
+def _floordiv(graph: Graph, x: Any, y: Any) -> Tensor:
+    x, y = to_tensors(graph, x, y)
+    if x.dtype.is_floating:
+        return elementwise(graph, "Floor", elementwise(graph, "Div", x, y))
+    result = _divide_down(graph, x, y)
+    if x.dtype is _INT32 and any(v.wide is not None for v in (x, y)):
+        wide = [to_wide(graph, v) for v in (x, y)]
+        if wide[0] is not None and wide[1] is not None:
+            result.wide = _divide_down(graph, wide[0], wide[1])
+    return result
+
+
+def _divide_down(graph: Graph, x: Tensor, y: Tensor) -> Tensor:
+    if x.dtype.is_unsigned:
+        return elementwise(graph, "Div", x, y)
+    rest = elementwise(graph, "Mod", x, y)  # with the sign of the divisor
+    return elementwise(graph, "Div", elementwise(graph, "Sub", x, rest), y)
+
+
+@function("math.floormod")
+def _floormod(graph: Graph, x: Any, y: Any) -> Tensor:
+    operands = to_tensors(graph, x, y)
+    if operands[0].dtype.is_floating:
+        raise NoOperationError("ONNX has no remainder of floats that rounds down")
+    result = elementwise(graph, "Mod", *operands)
+    return _with_sizes(graph, "Mod", result, operands)
+
+
+@function("pow")
+def _pow(graph: Graph, x: Any, y: Any) -> Tensor:
+    x, y = to_tensors(graph, x, y)
+    if x.dtype.is_integer:
+        return _integer_power(graph, x, y)
+    return elementwise(graph, "Pow", x, y)
+
+
+def _integer_power(graph: Graph, x: Tensor, y: Tensor) -> Tensor:
+    """Raises integers to powers of at least 0 by squaring; products wrap around.
+
+    ONNX Runtime computes powers of integers as floats.
+    """
+    one = graph.constant(np.ones((), x.dtype.as_numpy_dtype))
+    result, base = one, x
+    for bit in range(8 * x.dtype.size - x.dtype.is_integer + x.dtype.is_unsigned):
+        mask = graph.constant(np.array(1 << bit, y.dtype.as_numpy_dtype))
+        is_set = _compare(graph, "Equal", elementwise(graph, "BitwiseAnd", y, mask), mask)
+        result = elementwise(graph, "Mul", result, choose(graph, is_set, base, one))
+        base = elementwise(graph, "Mul", base, base)
+    return result
+
+
+# Bits.
+
+
+@function("bitwise.left_shift")
+def _left_shift(graph: Graph, x: Any, y: Any) -> Tensor:
+    x, y = to_tensors(graph, x, y)
+    return _shift(graph, x, y, "LEFT")
+
+
+@function("bitwise.right_shift")
+def _right_shift(graph: Graph, x: Any, y: Any) -> Tensor:
+    x, y = to_tensors(graph, x, y)
+    if x.dtype.is_unsigned:
+        return _shift(graph, x, y, "RIGHT")
+    # A signed shift of x is ~(~x >> y) for negative numbers.
+    is_negative = _compare(graph, "Less", x, graph.constant(np.zeros((), x.dtype.as_numpy_dtype)))
+    bits = choose(graph, is_negative, elementwise(graph, "BitwiseNot", x), x)
+    shifted = _shift(graph, bits, y, "RIGHT")
+    return choose(graph, is_negative, elementwise(graph, "BitwiseNot", shifted), shifted)
+
+
+def _shift(graph: Graph, x: Tensor, y: Tensor, direction: str) -> Tensor:
+    """Shifts as unsigned integers; those of 16 bits are shifted in 32."""
+    size = x.dtype.size
+    within = DTYPES["uint32" if size == 2 else f"uint{8 * size}"]
+    same = DTYPES[f"uint{8 * size}"]
+    operands = [cast(graph, cast(graph, v, same), within) for v in (x, y)]
+    shape = broadcast_shapes(x.shape, y.shape)
+    shifted = graph.add("BitShift", operands, within, shape, direction=direction)
+    return cast(graph, cast(graph, shifted, same), x.dtype)
+
+
+@function("raw_ops.PopulationCount")
+def _population_count(graph: Graph, *, x: Tensor) -> Tensor:
+    """Counts the set bits, as uint8."""
+    wide = cast(graph, x, _UINT64)
+
+    def number(value: int) -> Tensor:
+        return graph.constant(np.array(value, np.uint64))
+
+    def masked(v: Tensor, places: int, mask: int) -> Tensor:
+        if places:
+            v = _shift(graph, v, number(places), "RIGHT")
+        return elementwise(graph, "BitwiseAnd", v, number(mask))
+
+    for places, mask in ((1, 0x5555555555555555), (2, 0x3333333333333333), (4, 0x0F0F0F0F0F0F0F0F)):
+        wide = elementwise(graph, "Add", masked(wide, 0, mask), masked(wide, places, mask))
+    for places in (8, 16, 32):
+        wide = elementwise(graph, "Add", wide, _shift(graph, wide, number(places), "RIGHT"))
+    return cast(graph, elementwise(graph, "BitwiseAnd", wide, number(0xFF)), DTYPES["uint8"])
+
+
+# Functions of floats. In float64, those without a kernel are computed from those with one.
+
+
+def _by_formula(
+    name: str, operation: str, formula: Callable[[Graph, Tensor], Tensor]
+) -> Callable[..., Tensor]:
+    @function(name, name.removeprefix("math."))
+    def call(graph: Graph, x: Tensor) -> Tensor:
+        if x.dtype is _FLOAT64:
+            return formula(graph, x)
+        return elementwise(graph, operation, x)
+
+    return call
+
+
+def _number(graph: Graph, value: float) -> Tensor:
+    return graph.constant(np.array(value, np.float64))
+
+
+def _do(graph: Graph, operation: str, *operands: Any) -> Tensor:
+    return elementwise(graph, operation, *operands)
+
+
+def _tan(graph: Graph, x: Tensor) -> Tensor:
+    return _do(graph, "Div", _do(graph, "Sin", x), _do(graph, "Cos", x))
+
+
+def _sinh(graph: Graph, x: Tensor) -> Tensor:
+    grown = graph.call("math.expm1", x)
+    other = _do(graph, "Div", grown, _do(graph, "Add", grown, 1.0))
+    half = _do(graph, "Mul", _do(graph, "Add", grown, other), 0.5)
+    # For great numbers the quotient is NaN.
+    size = _do(graph, "Abs", x)
+    is_great = _compare(graph, "Greater", size, _number(graph, 300.0))
+    near = _do(graph, "Exp", _do(graph, "Sub", size, float(np.log(2))))
+    return choose(graph, is_great, _do(graph, "Mul", _do(graph, "Sign", x), near), half)
+
+
+def _cosh(graph: Graph, x: Tensor) -> Tensor:
+    half = _do(graph, "Exp", _do(graph, "Sub", _do(graph, "Abs", x), float(np.log(2))))
+    return _do(graph, "Add", half, _do(graph, "Div", _number(graph, 0.25), half))
+
+
+def _atanh(graph: Graph, x: Tensor) -> Tensor:
+    quotient = _do(graph, "Div", _do(graph, "Mul", x, 2.0), _do(graph, "Sub", 1.0, x))
+    return _do(graph, "Mul", log1p(quotient), 0.5)
+
+
+def _asinh(graph: Graph, x: Tensor) -> Tensor:
+    size = _do(graph, "Abs", x)
+    square = _do(graph, "Mul", size, size)
+    root = _do(graph, "Sqrt", _do(graph, "Add", square, 1.0))
+    more = _do(graph, "Div", square, _do(graph, "Add", root, 1.0))
+    small = log1p(_do(graph, "Add", size, more))
+    great = _do(graph, "Add", _do(graph, "Log", size), float(np.log(2)))
+    is_great = _compare(graph, "Greater", size, _number(graph, 1e150))
+    result = choose(graph, is_great, great, small)
+    return _do(graph, "Mul", _do(graph, "Sign", x), result)
+
+
+def _acosh(graph: Graph, x: Tensor) -> Tensor:
+    less = _do(graph, "Sub", x, 1.0)
+    root = _do(graph, "Sqrt", _do(graph, "Mul", less, _do(graph, "Add", x, 1.0)))
+    small = log1p(_do(graph, "Add", less, root))
+    great = _do(graph, "Add", _do(graph, "Log", x), float(np.log(2)))
+    return choose(graph, _compare(graph, "Greater", x, _number(graph, 1e150)), great, small)
+
+
+# The series of atan(x) - x, in x**3, x**5 and so on, for |x| <= tan(pi/32).
+_ATAN_SERIES = tuple((-1) ** k / (2 * k + 1) for k in range(1, 9))
+
+
+def _atan(graph: Graph, x: Tensor) -> Tensor:
+    """Computes the arc tangent by halving the angle three times, and a series."""
+    size = _do(graph, "Abs", x)
+    is_great = _compare(graph, "Greater", size, _number(graph, 1.0))
+    y = choose(graph, is_great, _do(graph, "Reciprocal", size), size)
+    for _ in range(3):
+        root = _do(graph, "Sqrt", _do(graph, "Add", _do(graph, "Mul", y, y), 1.0))
+        y = _do(graph, "Div", y, _do(graph, "Add", root, 1.0))
+    square = _do(graph, "Mul", y, y)
+    total: Tensor = _number(graph, _ATAN_SERIES[-1])
+    for coefficient in reversed((1.0, *_ATAN_SERIES[:-1])):
+        total = _do(graph, "Add", _do(graph, "Mul", total, square), coefficient)
+    angle = _do(graph, "Mul", _do(graph, "Mul", total, y), 8.0)
+    angle = choose(graph, is_great, _do(graph, "Sub", np.pi / 2, angle), angle)
+    return _do(graph, "Mul", _do(graph, "Sign", x), angle)
+
+
+def _asin(graph: Graph, x: Tensor) -> Tensor:
+    less, more = _do(graph, "Sub", 1.0, x), _do(graph, "Add", 1.0, x)
+    root = _do(graph, "Sqrt", _do(graph, "Mul", less, more))
+    return _atan(graph, _do(graph, "Div", x, root))
+
+
+def _acos(graph: Graph, x: Tensor) -> Tensor:
+    less, more = _do(graph, "Sub", 1.0, x), _do(graph, "Add", 1.0, x)
+    half = _atan(graph, _do(graph, "Sqrt", _do(graph, "Div", less, more)))
+    return _do(graph, "Mul", half, 2.0)
+
+
+def _erf(graph: Graph, x: Tensor) -> Tensor:
+    raise NoOperationError("ONNX Runtime has no Erf of float64")
+
+
+@function("math.expm1")
+def _expm1(graph: Graph, x: Tensor) -> Tensor:
+    return expm1(x)
+
+
+@function("math.log1p")
+def _log1p(graph: Graph, x: Tensor) -> Tensor:
+    return log1p(x)
+
+
+@function("math.lgamma")
+def _lgamma(graph: Graph, x: Tensor) -> Tensor:
+    return lgamma(x, log1p)
+
+
+@function("math.nextafter")
+def _nextafter(graph: Graph, x: Tensor, y: Tensor) -> Tensor:
+    return next_after(x, y)
+
+
+@function("math.rsqrt")
+def _rsqrt(graph: Graph, x: Tensor) -> Tensor:
+    return _do(graph, "Reciprocal", _do(graph, "Sqrt", x))
+
+
+@function("math.is_nan")
+def _is_nan(graph: Graph, x: Tensor) -> Tensor:
+    return graph.add("IsNaN", [x], _BOOL, x.shape)
+
+
+@function("math.is_inf")
+def _is_inf(graph: Graph, x: Tensor) -> Tensor:
+    wide = cast(graph, x, _FLOAT32) if x.dtype.size == 2 else x
+    return graph.add("IsInf", [wide], _BOOL, x.shape)
+
+
+@function("math.is_finite")
+def _is_finite(graph: Graph, x: Tensor) -> Tensor:
+    # The difference of a number that is not finite and itself is NaN.
+    return _compare(graph, "Equal", _do(graph, "Sub", x, x), _zero(graph, x.dtype))
+
+
+def _zero(graph: Graph, dtype: DType) -> Tensor:
+    return graph.constant(np.zeros((), dtype.as_numpy_dtype))
+
+
+@function("math.atan2")
+def _atan2(graph: Graph, y: Any, x: Any) -> Tensor:
+    y, x = to_tensors(graph, y, x)
+    dtype = y.dtype
+    if dtype.size == 2:
+        y, x = (cast(graph, v, _FLOAT32) for v in (y, x))
+    zero = _zero(graph, y.dtype)
+    pi = graph.constant(np.array(np.pi, y.dtype.as_numpy_dtype))
+    height, width = _do(graph, "Abs", y), _do(graph, "Abs", x)
+    is_steep = _compare(graph, "Greater", height, width)
+    top = choose(graph, is_steep, width, height)
+    bottom = choose(graph, is_steep, height, width)
+    # The quotient of equal sides is 1, also of zeros (then 0) and of infinities.
+    is_origin = _compare(graph, "Equal", bottom, zero)
+    quotient = _do(
+        graph, "Div", top, choose(graph, is_origin, _do(graph, "Add", bottom, 1), bottom)
+    )
+    is_equal = _compare(
+        graph, "And", _compare(graph, "Equal", top, bottom), elementwise_not(graph, is_origin)
+    )
+    quotient = choose(
+        graph, is_equal, graph.constant(np.ones((), y.dtype.as_numpy_dtype)), quotient
+    )
+    angle = graph.call("math.atan", quotient)
+    angle = choose(graph, is_steep, _do(graph, "Sub", _do(graph, "Mul", pi, 0.5), angle), angle)
+    angle = choose(graph, _is_negative(graph, x), _do(graph, "Sub", pi, angle), angle)
+    angle = choose(graph, _is_negative(graph, y), _do(graph, "Neg", angle), angle)
+    invalid = _do(graph, "Add", x, y)
+    either = [graph.add("IsNaN", [v], _BOOL, v.shape) for v in (x, y)]
+    has_nan = _compare(graph, "Or", *either)
+    return cast(graph, choose(graph, has_nan, invalid, angle), dtype)
+
+
+def _is_negative(graph: Graph, x: Tensor) -> Tensor:
+    """Returns whether the sign bit is set, also of -0."""
+    zero = _zero(graph, x.dtype)
+    below = _compare(graph, "Less", x, zero)
+    return _compare(graph, "Or", below, _compare(graph, "Less", _do(graph, "Reciprocal", x), zero))
+
+
+@function("math.real", "math.conj")
+def _real(graph: Graph, x: Tensor) -> Tensor:
+    return x
+
+
+@function("math.imag")
+def _imag(graph: Graph, x: Tensor) -> Tensor:
+    return _zeros_like(graph, x)
+
+
+@function("sign", "math.sign")
+def _sign(graph: Graph, x: Tensor) -> Tensor:
+    return _do(graph, "Sign", x)
+
+
+@function("nn.relu6")
+def _relu6(graph: Graph, x: Tensor) -> Tensor:
+    return elementwise(graph, "Min", elementwise(graph, "Max", x, 0), 6)
+
+
+@function("nn.softmax")
+def _softmax(graph: Graph, x: Tensor) -> Tensor:
+    return compute(graph, "Softmax", [x], x.shape, axis=-1)
+
+
+@function("nn.log_softmax")
+def _log_softmax(graph: Graph, x: Tensor) -> Tensor:
+    return compute(graph, "LogSoftmax", [x], x.shape, axis=-1)
+
+
+@function("nn.bias_add")
+def _bias_add(graph: Graph, x: Tensor, bias: Tensor) -> Tensor:
+    return elementwise(graph, "Add", x, bias)
+
+
+@function("math.polyval")
+def _polyval(graph: Graph, coefficients: Sequence[Any], x: Tensor) -> Tensor:
+    return functools.reduce(
+        lambda total, c: _do(graph, "Add", _do(graph, "Mul", total, x), c), coefficients
+    )
+
+
+FUNCTIONS = (
+    _binary("add", "Add", keeps_bits=True),
+    _binary("subtract", "Sub", keeps_bits=True),
+    _binary("multiply", "Mul", keeps_bits=True),
+    _binary("maximum", "Max"),
+    _binary("minimum", "Min"),
+    _binary("bitwise.bitwise_and", "BitwiseAnd"),
+    _binary("bitwise.bitwise_or", "BitwiseOr"),
+    _binary("bitwise.bitwise_xor", "BitwiseXor"),
+    _comparison("equal", "Equal"),
+    _comparison("less", "Less"),
+    _comparison("less_equal", "LessOrEqual"),
+    _comparison("greater", "Greater"),
+    _comparison("greater_equal", "GreaterOrEqual"),
+    _logical("logical_and", "And"),
+    _logical("logical_or", "Or"),
+    _unary("abs", "math.abs", operation="Abs"),
+    _unary("bitwise.invert", operation="BitwiseNot"),
+    _unary("exp", operation="Exp"),
+    _unary("math.log", operation="Log"),
+    _unary("math.ceil", operation="Ceil"),
+    _unary("floor", operation="Floor"),
+    _unary("round", operation="Round"),
+    _unary("sqrt", operation="Sqrt"),
+    _unary("sin", operation="Sin"),
+    _unary("cos", operation="Cos"),
+    _unary("tanh", operation="Tanh"),
+    _unary("sigmoid", operation="Sigmoid"),
+    _unary("nn.relu", operation="Relu"),
+    _by_formula("math.tan", "Tan", _tan),
+    _by_formula("math.sinh", "Sinh", _sinh),
+    _by_formula("math.cosh", "Cosh", _cosh),
+    _by_formula("math.asin", "Asin", _asin),
+    _by_formula("math.acos", "Acos", _acos),
+    _by_formula("math.atan", "Atan", _atan),
+    _by_formula("math.asinh", "Asinh", _asinh),
+    _by_formula("math.acosh", "Acosh", _acosh),
+    _by_formula("math.atanh", "Atanh", _atanh),
+    _by_formula("math.erf", "Erf", _erf),
+)

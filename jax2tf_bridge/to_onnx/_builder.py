@@ -1,0 +1,86 @@
+"""The builder of ONNX graphs: TensorFlow's functions, by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+from jax2tf_bridge.emitters import NoOperationError
+from jax2tf_bridge.to_onnx import (
+    _arithmetic,
+    _bits,
+    _complex,
+    _contractions,
+    _control_flow,
+    _movement,
+    _reductions,
+)
+from jax2tf_bridge.to_onnx._complex import has_complex, make_complex
+from jax2tf_bridge.to_onnx._functions import names_of
+from jax2tf_bridge.to_onnx._graph import DTYPES, DType, Graph
+
+
+def _by_name(*modules: ModuleType) -> Mapping[str, Callable[..., Any]]:
+    return MappingProxyType(
+        {
+            name: call
+            for module in modules
+            for value in vars(module).values()
+            for call in (value if isinstance(value, tuple) else (value,))
+            for name in names_of(call)
+        }
+    )
+
+
+_MODULES = (_arithmetic, _bits, _contractions, _control_flow, _movement, _reductions)
+_FUNCTIONS = MappingProxyType({**_by_name(*_MODULES), "complex": make_complex})
+"""The functions by the names that they have in TensorFlow."""
+_COMPLEX_FUNCTIONS = _by_name(_complex)
+"""Those for complex arguments."""
+_FOR_BOTH = frozenset(
+    {"shape", "constant", "convert_to_tensor", "is_tensor", "get_static_value", "as_dtype"}
+    | {"zeros", "ones", "ones_like", "stop_gradient", "cond", "while_loop"}
+)
+"""Functions that treat complex arguments like others."""
+
+
+def find_function(graph: Graph, name: str) -> Callable[..., Any]:
+    """Returns the function of a name, which adds to a graph.
+
+    It raises NoOperationError if ONNX has none.
+    """
+
+    def call(*args: Any, **options: Any) -> Any:
+        is_complex = has_complex([*args, *options.values()]) and name not in _FOR_BOTH
+        function = (_COMPLEX_FUNCTIONS if is_complex else _FUNCTIONS).get(name)
+        if function is None:
+            what = " for complex numbers" if is_complex else ""
+            raise NoOperationError(f"ONNX has nothing like TensorFlow's {name}{what}")
+        return function(graph, *args, **options)
+
+    return call
+
+
+class Builder:
+    """What emitters call in place of TensorFlow."""
+
+    def __init__(self, graph: Graph) -> None:
+        """Stores the graph that grows."""
+        self.graph = graph
+
+    def find(self, name: str) -> Callable[..., Any]:
+        """Returns the function of a name, such as "math.log"."""
+        if name == "name_scope":
+            return self._in_scope
+        return find_function(self.graph, name)
+
+    def find_dtype(self, name: str) -> DType:
+        """Returns the dtype of a name."""
+        if name not in DTYPES:
+            raise NoOperationError(f"ONNX Runtime does not compute with {name}")
+        return DTYPES[name]
+
+    def _in_scope(self, name: str) -> AbstractContextManager[None]:
+        return self.graph.in_scope(name)

@@ -1,0 +1,399 @@
+"""Functions of complex numbers, by operations on their real and imaginary parts."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jax2tf_bridge.to_onnx._functions import function, to_tensor
+from jax2tf_bridge.to_onnx._graph import DTYPES, ComplexTensor, DType, Graph, Tensor
+
+
+def has_complex(value: Any) -> bool:
+    """Returns whether an argument is complex, or a list with something complex."""
+    if isinstance(value, (list, tuple)):
+        return any(map(has_complex, value))
+    if isinstance(value, DType):
+        return value.is_complex
+    return isinstance(value, (ComplexTensor, complex, np.complexfloating)) or (
+        isinstance(value, np.ndarray) and value.dtype.kind == "c"
+    )
+
+
+def _part_dtype(dtype: DType) -> DType:
+    return DTYPES["float64" if dtype.name == "complex128" else "float32"]
+
+
+def _to_complex(graph: Graph, value: Any, dtype: DType) -> ComplexTensor:
+    """Converts a number or tensor to complex numbers of a dtype."""
+    part = _part_dtype(dtype)
+    x = to_tensor(graph, value, None if isinstance(value, Tensor) else dtype)
+    if isinstance(x, ComplexTensor):
+        return ComplexTensor(graph.call("cast", x.real, part), graph.call("cast", x.imag, part))
+    real = graph.call("cast", x, part)
+    return ComplexTensor(real, graph.call("zeros_like", real))
+
+
+def _to_same(graph: Graph, *values: Any) -> list[ComplexTensor]:
+    dtype = next((x.dtype for x in values if isinstance(x, ComplexTensor)), DTYPES["complex64"])
+    return [_to_complex(graph, x, dtype) for x in values]
+
+
+@function("cast")
+def _cast(graph: Graph, x: Any, dtype: DType) -> Tensor:
+    tensor = to_tensor(graph, x)
+    if not dtype.is_complex:
+        assert isinstance(tensor, ComplexTensor), "an argument is complex"
+        real: Tensor = graph.call("cast", tensor.real, dtype)
+        return real
+    return _to_complex(graph, tensor, dtype)
+
+
+# Functions that treat both parts alike.
+
+
+def _take_part(value: Any, part: str) -> Any:
+    if isinstance(value, (list, tuple)):
+        return type(value)(_take_part(x, part) for x in value)
+    return getattr(value, part) if isinstance(value, ComplexTensor) else value
+
+
+def _part_wise(*names: str) -> tuple[Callable[..., Any], ...]:
+    def make(name: str) -> Callable[..., Any]:
+        @function(name)
+        def call(graph: Graph, *args: Any, **options: Any) -> Any:
+            real, imag = (
+                graph.call(
+                    name,
+                    *(_take_part(x, part) for x in args),
+                    **{key: _take_part(x, part) for key, x in options.items()},
+                )
+                for part in ("real", "imag")
+            )
+            if isinstance(real, list):
+                return [ComplexTensor(a, b) for a, b in zip(real, imag, strict=True)]
+            return ComplexTensor(real, imag)
+
+        return call
+
+    return tuple(map(make, names))
+
+
+def _of_same(*names: str) -> tuple[Callable[..., Any], ...]:
+    def make(name: str) -> Callable[..., Any]:
+        @function(name)
+        def call(graph: Graph, *args: Any) -> ComplexTensor:
+            operands = _to_same(graph, *args)
+            return ComplexTensor(
+                graph.call(name, *(x.real for x in operands)),
+                graph.call(name, *(x.imag for x in operands)),
+            )
+
+        return call
+
+    return tuple(map(make, names))
+
+
+@function("where")
+def _where(graph: Graph, flag: Any, x: Any, y: Any) -> ComplexTensor:
+    x, y = _to_same(graph, x, y)
+    return ComplexTensor(
+        graph.call("where", flag, x.real, y.real), graph.call("where", flag, x.imag, y.imag)
+    )
+
+
+# Parts.
+
+
+@function("complex")
+def make_complex(graph: Graph, real: Tensor, imag: Tensor) -> ComplexTensor:
+    """Makes complex numbers."""
+    return ComplexTensor(to_tensor(graph, real), to_tensor(graph, imag))
+
+
+@function("math.real")
+def _real(graph: Graph, x: ComplexTensor) -> Tensor:
+    return x.real
+
+
+@function("math.imag")
+def _imag(graph: Graph, x: ComplexTensor) -> Tensor:
+    return x.imag
+
+
+@function("math.conj")
+def _conj(graph: Graph, x: ComplexTensor) -> ComplexTensor:
+    return ComplexTensor(x.real, -x.imag)
+
+
+@function("linalg.adjoint")
+def _adjoint(graph: Graph, x: ComplexTensor) -> Any:
+    return graph.call("linalg.matrix_transpose", _conj(graph, x))
+
+
+@function("equal")
+def _equal(graph: Graph, x: Any, y: Any) -> Any:
+    x, y = _to_same(graph, x, y)
+    return graph.call(
+        "logical_and", graph.call("equal", x.real, y.real), graph.call("equal", x.imag, y.imag)
+    )
+
+
+@function("not_equal")
+def _not_equal(graph: Graph, x: Any, y: Any) -> Any:
+    return graph.call("logical_not", _equal(graph, x, y))
+
+
+# Arithmetic.
+
+
+@function("multiply")
+def _multiply(graph: Graph, x: Any, y: Any) -> ComplexTensor:
+    x, y = _to_same(graph, x, y)
+    return ComplexTensor(x.real * y.real - x.imag * y.imag, x.real * y.imag + x.imag * y.real)
+
+
+@function("square")
+def _square(graph: Graph, x: ComplexTensor) -> ComplexTensor:
+    return _multiply(graph, x, x)
+
+
+@function("divide")
+def _divide(graph: Graph, x: Any, y: Any) -> ComplexTensor:
+    """Divides without overflow of squares (Smith, 1962, "Algorithm 116: Complex division")."""
+    x, y = _to_same(graph, x, y)
+    is_flat = abs_(graph, y.real) >= abs_(graph, y.imag)
+    great = graph.call("where", is_flat, y.real, y.imag)
+    small = graph.call("where", is_flat, y.imag, y.real)
+    ratio = small / great
+    bottom = great + small * ratio
+    first = graph.call("where", is_flat, x.real, x.imag)
+    other = graph.call("where", is_flat, x.imag, x.real)
+    imag = (other - first * ratio) / bottom
+    imag = graph.call("where", is_flat, imag, -imag)
+    return ComplexTensor((first + other * ratio) / bottom, imag)
+
+
+def abs_(graph: Graph, x: Tensor) -> Any:
+    """Returns absolute values of real numbers."""
+    return graph.call("abs", x)
+
+
+@function("abs", "math.abs")
+def _length(graph: Graph, x: ComplexTensor) -> Any:
+    a, b = abs_(graph, x.real), abs_(graph, x.imag)
+    great, small = graph.call("maximum", a, b), graph.call("minimum", a, b)
+    is_plain = graph.call("logical_and", great > 0, graph.call("math.is_finite", great))
+    ratio = small / graph.call("where", is_plain, great, 1)
+    length = great * graph.call("sqrt", ratio * ratio + 1)
+    return graph.call("where", is_plain, length, a + b)
+
+
+@function("exp")
+def _exp(graph: Graph, x: ComplexTensor) -> ComplexTensor:
+    size = graph.call("exp", x.real)
+    imag = size * graph.call("sin", x.imag)
+    is_real = graph.call("equal", x.imag, 0)  # also for infinite real parts
+    return ComplexTensor(
+        size * graph.call("cos", x.imag), graph.call("where", is_real, x.imag, imag)
+    )
+
+
+@function("math.log")
+def _log(graph: Graph, x: ComplexTensor) -> ComplexTensor:
+    angle = graph.call("math.atan2", x.imag, x.real)
+    return ComplexTensor(graph.call("math.log", _length(graph, x)), angle)
+
+
+@function("sqrt")
+def _sqrt(graph: Graph, x: ComplexTensor) -> ComplexTensor:
+    root = graph.call("sqrt", (_length(graph, x) + abs_(graph, x.real)) * 0.5)
+    is_zero = graph.call("equal", root, 0)
+    other = abs_(graph, x.imag) / graph.call("where", is_zero, 1, root * 2)
+    is_right = x.real >= 0
+    imag = graph.call("where", is_right, other, root)
+    imag = graph.call("where", x.imag < 0, -imag, imag)
+    return ComplexTensor(graph.call("where", is_right, root, other), imag)
+
+
+@function("pow")
+def _pow(graph: Graph, x: Any, y: Any) -> Any:
+    x, y = _to_same(graph, x, y)
+    is_zero = _equal(graph, x, 0)
+    raised = _exp(graph, _multiply(graph, y, _log(graph, _where(graph, is_zero, 1, x))))
+    return _where(graph, is_zero, 0, raised)
+
+
+def _hyperbolic(graph: Graph, x: Tensor) -> tuple[Any, Any]:
+    return graph.call("math.sinh", x), graph.call("math.cosh", x)
+
+
+@function("sin", "math.sin")
+def _sin(graph: Graph, x: ComplexTensor) -> ComplexTensor:
+    sinh, cosh = _hyperbolic(graph, x.imag)
+    return ComplexTensor(graph.call("sin", x.real) * cosh, graph.call("cos", x.real) * sinh)
+
+
+@function("cos", "math.cos")
+def _cos(graph: Graph, x: ComplexTensor) -> ComplexTensor:
+    sinh, cosh = _hyperbolic(graph, x.imag)
+    return ComplexTensor(graph.call("cos", x.real) * cosh, -(graph.call("sin", x.real) * sinh))
+
+
+@function("math.sinh", "sinh")
+def _sinh(graph: Graph, x: ComplexTensor) -> ComplexTensor:
+    sinh, cosh = _hyperbolic(graph, x.real)
+    return ComplexTensor(sinh * graph.call("cos", x.imag), cosh * graph.call("sin", x.imag))
+
+
+@function("math.cosh", "cosh")
+def _cosh(graph: Graph, x: ComplexTensor) -> ComplexTensor:
+    sinh, cosh = _hyperbolic(graph, x.real)
+    return ComplexTensor(cosh * graph.call("cos", x.imag), sinh * graph.call("sin", x.imag))
+
+
+@function("tanh")
+def _tanh(graph: Graph, x: ComplexTensor) -> ComplexTensor:
+    """Computes (tanh(a) + i tan(b)) / (1 + i tanh(a) tan(b)), with the cosine of b as a factor."""
+    height = graph.call("tanh", x.real)
+    sine, cosine = graph.call("sin", x.imag), graph.call("cos", x.imag)
+    top = ComplexTensor(height * cosine, sine)
+    return _divide(graph, top, ComplexTensor(cosine, height * sine))
+
+
+@function("math.tan", "tan")
+def _tan(graph: Graph, x: ComplexTensor) -> ComplexTensor:
+    turned = _tanh(graph, ComplexTensor(-x.imag, x.real))
+    return ComplexTensor(turned.imag, -turned.real)
+
+
+@function("sigmoid")
+def _sigmoid(graph: Graph, x: ComplexTensor) -> ComplexTensor:
+    grown = _exp(graph, ComplexTensor(-x.real, -x.imag))
+    return _divide(graph, 1, ComplexTensor(grown.real + 1, grown.imag))
+
+
+# Products.
+
+
+def _bilinear(graph: Graph, call: Callable[..., Any], a: Any, b: Any) -> ComplexTensor:
+    a, b = _to_same(graph, a, b)
+    real = call(a.real, b.real) - call(a.imag, b.imag)
+    return ComplexTensor(real, call(a.real, b.imag) + call(a.imag, b.real))
+
+
+@function("linalg.matmul")
+def _matmul(
+    graph: Graph,
+    a: Any,
+    b: Any,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    adjoint_a: bool = False,
+    adjoint_b: bool = False,
+) -> ComplexTensor:
+    a = graph.call("math.conj", a) if adjoint_a else a
+    b = graph.call("math.conj", b) if adjoint_b else b
+    call = functools.partial(
+        graph.call,
+        "linalg.matmul",
+        transpose_a=transpose_a or adjoint_a,
+        transpose_b=transpose_b or adjoint_b,
+    )
+    return _bilinear(graph, call, a, b)
+
+
+@function("linalg.matvec")
+def _matvec(graph: Graph, a: Any, b: Any, transpose_a: bool = False) -> ComplexTensor:
+    call = functools.partial(graph.call, "linalg.matvec", transpose_a=transpose_a)
+    return _bilinear(graph, call, a, b)
+
+
+@function("einsum")
+def _einsum(graph: Graph, equation: str, *operands: Any) -> Any:
+    if len(operands) == 1:
+        (x,) = operands
+        return ComplexTensor(
+            graph.call("einsum", equation, x.real), graph.call("einsum", equation, x.imag)
+        )
+    return _bilinear(graph, functools.partial(graph.call, "einsum", equation), *operands)
+
+
+# Fourier transforms.
+
+
+def _transform(graph: Graph, x: ComplexTensor, axes: Sequence[int], *, inverse: bool) -> Any:
+    """Transforms axes, counted from the end."""
+    for axis in axes:
+        x = _transform_axis(graph, x, axis, inverse=inverse)
+    return x
+
+
+def _transform_axis(graph: Graph, x: Tensor, axis: int, *, inverse: bool = False) -> ComplexTensor:
+    """Transforms one axis of real or complex numbers; real ones give half of the spectrum."""
+    is_real = not isinstance(x, ComplexTensor)
+    parts = [x] if isinstance(x, Tensor) and is_real else [x.real, x.imag]  # type: ignore[attr-defined]
+    apart = graph.call("stack", parts, -1)
+    place = x.shape.rank + axis
+    has_batch = x.shape.rank > 1
+    if not has_batch:
+        apart, place = graph.call("expand_dims", apart, 0), place + 1
+    size = x.shape[axis]
+    sizes = [*apart.shape[:-1], 2]
+    sizes[place] = None if size is None else (size // 2 + 1 if is_real else size)
+    options: dict[str, Any] = {"inverse": int(inverse), "onesided": int(is_real)}
+    operands: list[Tensor | None] = [apart]
+    if graph.opset >= 20:
+        operands += [None, graph.constant(np.array(place, np.int64))]
+    else:
+        options["axis"] = place
+    result = graph.add("DFT", operands, apart.dtype, sizes, **options)
+    result = result if has_batch else graph.call("squeeze", result, 0)
+    return ComplexTensor(result[..., 0], result[..., 1])
+
+
+def _fourier(name: str, n_axes: int, *, inverse: bool) -> Callable[..., Any]:
+    axes = range(-n_axes, 0)
+    return function(name)(lambda graph, x: _transform(graph, x, axes, inverse=inverse))
+
+
+def _real_fourier(name: str, n_axes: int) -> Callable[..., Any]:
+    @function(name)
+    def call(graph: Graph, *, input: Tensor, fft_length: Any, Tcomplex: DType) -> Any:
+        half = _transform_axis(graph, input, -1)
+        return _transform(graph, half, range(-n_axes, -1), inverse=False)
+
+    return call
+
+
+def _inverse_real_fourier(name: str, n_axes: int) -> Callable[..., Any]:
+    @function(name)
+    def call(graph: Graph, *, input: ComplexTensor, fft_length: Any, Treal: DType) -> Any:
+        x = _transform(graph, input, range(-n_axes, -1), inverse=True)
+        # The other half of the spectrum has the conjugate numbers in the reverse order.
+        size = int(fft_length[-1])
+        tail = x[..., (size - 1) // 2 : 0 : -1]
+        whole = graph.call("concat", [x, ComplexTensor(tail.real, -tail.imag)], -1)
+        return _transform_axis(graph, whole, -1, inverse=True).real
+
+    return call
+
+
+COMPLEX_FUNCTIONS = (
+    *_of_same("add", "subtract"),
+    *_part_wise(
+        *("reshape", "expand_dims", "squeeze", "transpose", "broadcast_to", "tile", "concat"),
+        *("stack", "unstack", "split", "getitem", "strided_slice", "slice", "reverse", "gather"),
+        *("linalg.diag_part", "linalg.set_diag", "linalg.band_part", "linalg.matrix_transpose"),
+        *("gather_nd", "tensor_scatter_nd_update", "tensor_scatter_nd_add", "pad"),
+        *("math.unsorted_segment_sum", "raw_ops.PadV2", "negative", "reduce_sum", "reduce_mean"),
+        *("cumsum", "add_n", "zeros_like"),
+    ),
+    *(_fourier(f"signal.fft{s}", n, inverse=False) for n, s in ((1, ""), (2, "2d"), (3, "3d"))),
+    *(_fourier(f"signal.ifft{s}", n, inverse=True) for n, s in ((1, ""), (2, "2d"), (3, "3d"))),
+    *(_real_fourier(f"raw_ops.RFFT{s}", n) for n, s in ((1, ""), (2, "2D"), (3, "3D"))),
+    *(_inverse_real_fourier(f"raw_ops.IRFFT{s}", n) for n, s in ((1, ""), (2, "2D"), (3, "3D"))),
+)

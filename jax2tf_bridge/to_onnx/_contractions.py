@@ -1,0 +1,150 @@
+"""Products of matrices, convolutions and pools."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jax2tf_bridge.to_onnx._functions import cast, compute, find_kernel, function
+from jax2tf_bridge.to_onnx._graph import Graph, Shape, Tensor, broadcast_shapes
+from jax2tf_bridge.to_onnx._movement import matrix_transpose, squeeze, transpose
+
+
+@function("linalg.matmul")
+def matmul(
+    graph: Graph,
+    a: Tensor,
+    b: Tensor,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    adjoint_a: bool = False,
+    adjoint_b: bool = False,
+) -> Tensor:
+    """Multiplies matrices, and broadcasts the axes before them."""
+    if transpose_a or adjoint_a:
+        a = matrix_transpose(graph, a)
+    if transpose_b or adjoint_b:
+        b = matrix_transpose(graph, b)
+    batch = broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    shape = (*batch, a.shape[-2], b.shape[-1])
+    return compute(graph, "MatMul", [a, b], shape, keeps_bits=True)
+
+
+@function("linalg.matvec")
+def _matvec(graph: Graph, a: Tensor, b: Tensor, transpose_a: bool = False) -> Tensor:
+    column = graph.call("expand_dims", b, -1)
+    return squeeze(graph, matmul(graph, a, column, transpose_a), -1)
+
+
+@function("einsum")
+def _einsum(graph: Graph, equation: str, *operands: Tensor) -> Tensor:
+    inputs, _, output = equation.replace(" ", "").partition("->")
+    sizes: dict[str, int | None] = {}
+    for term, operand in zip(inputs.split(","), operands, strict=True):
+        for letter, size in zip(term, operand.shape, strict=True):
+            sizes[letter] = sizes.get(letter) if size is None else size
+    shape = [sizes[letter] for letter in output]
+    return compute(graph, "Einsum", operands, shape, equation=equation)
+
+
+def _to_channels_first(graph: Graph, x: Tensor) -> Tensor:
+    rank = x.shape.rank
+    return transpose(graph, x, [0, rank - 1, *range(1, rank - 1)])
+
+
+def _to_channels_last(graph: Graph, x: Tensor) -> Tensor:
+    rank = x.shape.rank
+    return transpose(graph, x, [0, *range(2, rank), 1])
+
+
+def _result_size(size: int | None, window: int | None, stride: int, dilation: int, pad: int) -> Any:
+    if size is None or window is None:
+        return None
+    return (size + pad - (window - 1) * dilation - 1) // stride + 1
+
+
+@function("convolution")
+def _convolution(
+    graph: Graph,
+    image: Tensor,
+    kernel: Tensor,
+    *,
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    low: Sequence[int],
+    high: Sequence[int],
+    groups: int,
+) -> Tensor:
+    """Convolves over any number of axes; TensorFlow has no single function for it.
+
+    Args:
+      graph: the graph.
+      image: the image [batch, *spatial, in].
+      kernel: the kernel [*spatial, in / groups, out].
+      strides: the strides of the window.
+      dilations: the dilations of the kernel.
+      low: the padding before the image.
+      high: the padding after it.
+      groups: the number of feature groups.
+    """
+    n = len(strides)
+    first = _to_channels_first(graph, image)
+    weights = transpose(graph, kernel, [n + 1, n, *range(n)])
+    spatial = [
+        _result_size(size, window, stride, dilation, before + after)
+        for size, window, stride, dilation, before, after in zip(
+            first.shape[2:], weights.shape[2:], strides, dilations, low, high, strict=True
+        )
+    ]
+    shape = (image.shape[0], kernel.shape[-1], *spatial)
+    result = compute(
+        graph,
+        "Conv",
+        [first, weights],
+        shape,
+        strides=list(strides),
+        dilations=list(dilations),
+        pads=[*low, *high],
+        group=groups,
+    )
+    return _to_channels_last(graph, result)
+
+
+@function("nn.max_pool2d")
+def _max_pool(
+    graph: Graph, x: Tensor, ksize: Sequence[int], strides: Sequence[int], padding: str
+) -> Tensor:
+    return _pool(graph, "MaxPool", x, ksize, strides, padding)
+
+
+@function("nn.avg_pool2d")
+def _avg_pool(
+    graph: Graph, x: Tensor, ksize: Sequence[int], strides: Sequence[int], padding: str
+) -> Tensor:
+    return _pool(graph, "AveragePool", x, ksize, strides, padding)
+
+
+def _pool(
+    graph: Graph,
+    operation: str,
+    x: Tensor,
+    ksize: Sequence[int],
+    strides: Sequence[int],
+    padding: str,
+) -> Tensor:
+    within = find_kernel(operation, x.dtype)
+    first = cast(graph, _to_channels_first(graph, x), within)
+    window, step = list(ksize[1:3]), list(strides[1:3])
+    if padding == "SAME":
+        sizes = [None if n is None else -(-n // s) for n, s in zip(x.shape[1:3], step, strict=True)]
+        options: dict[str, Any] = {"auto_pad": "SAME_UPPER"}
+    else:
+        sizes = [
+            _result_size(n, w, s, 1, 0) for n, w, s in zip(x.shape[1:3], window, step, strict=True)
+        ]
+        options = {}
+    shape = Shape((x.shape[0], x.shape[3], *sizes))
+    pooled = graph.add(
+        operation, [first], within, shape, kernel_shape=window, strides=step, **options
+    )
+    return cast(graph, _to_channels_last(graph, pooled), x.dtype)

@@ -1,0 +1,196 @@
+"""Converts a portable function to an ONNX model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jax2tf_bridge._version import __version__
+from jax2tf_bridge.emitters import SizeAlgebra, building, make_operations, read, rewrite_program
+from jax2tf_bridge.portable import Aval, PortableFunction
+from jax2tf_bridge.to_onnx._builder import Builder, find_function
+from jax2tf_bridge.to_onnx._functions import as_dtype
+from jax2tf_bridge.to_onnx._graph import (
+    DTYPES,
+    ComplexTensor,
+    DType,
+    Graph,
+    Node,
+    Subgraph,
+    Tensor,
+    drop_unused,
+)
+from shape_poly import make_plan, solve
+
+if TYPE_CHECKING:
+    import onnx
+
+IR_VERSION = 10
+"""Version of the file format: the newest that releases of ONNX Runtime since 1.18 read."""
+
+
+def convert_function(
+    portable: PortableFunction,
+    inputs: Mapping[int, str],
+    outputs: Sequence[str],
+    weights: Mapping[int, tuple[str, np.ndarray[Any, Any]]],
+    *,
+    opset: int,
+) -> onnx.ModelProto:
+    """Converts a function to a model.
+
+    Args:
+      portable: the function, with the target for converters.
+      inputs: the names of the flat arguments that are the model's inputs, by index.
+      outputs: the names of the flat results.
+      weights: the names and values of the other flat arguments, by index.
+      opset: the version of ONNX's operations.
+
+    Raises:
+      ModuleError: ONNX cannot express an operation.
+    """
+    graph = Graph(find_function, opset)
+    program = rewrite_program(portable, read(portable))
+    with building(Builder(graph)):
+        arguments = [
+            _make_input(graph, inputs[i], aval)
+            if i in inputs
+            else graph.constant(weights[i][1], weights[i][0])
+            for i, aval in enumerate(portable.in_avals)
+        ]
+        variables = _solve_sizes(portable, graph, arguments)
+        kept = [arguments[i] for i in portable.module.kept_arguments]
+        kept += [
+            graph.constant(np.asarray(constant.value), f"captured_{i}")
+            for i, constant in enumerate(portable.lifted_constants)
+        ]
+        results = make_operations(portable, program, kept, variables, for_onnx=True)
+        finals = [
+            _name_result(graph, name, tensor).name
+            for name, tensor in zip(outputs, results, strict=True)
+        ]
+    given = [(name, portable.in_avals[i]) for i, name in inputs.items()]
+    made = list(zip(finals, portable.out_avals, strict=True))
+    return _make_model(portable.name, graph, given, made)
+
+
+def _make_input(graph: Graph, name: str, aval: Aval) -> Tensor:
+    """Makes an input; complex numbers have their two parts along a new last axis."""
+    dtype, shape = as_dtype(aval.op_dtype), _static_shape(aval)
+    if not dtype.is_complex:
+        return graph.argument(name, dtype, shape)
+    part = DTYPES["float64" if dtype.name == "complex128" else "float32"]
+    parts = graph.argument(name, part, [*shape, 2])
+    return ComplexTensor(parts[..., 0], parts[..., 1])
+
+
+def _static_shape(aval: Aval) -> list[int | None]:
+    return [size if isinstance(size, int) else None for size in aval.op_shape]
+
+
+def _name_result(graph: Graph, name: str, tensor: Tensor) -> Tensor:
+    if isinstance(tensor, ComplexTensor):
+        tensor = graph.call("stack", [tensor.real, tensor.imag], -1)
+    result = Tensor(graph, name, tensor.dtype, tensor.shape)
+    graph.nodes.append(Node(f"{name}_result", "Identity", (tensor.name,), (name,), {}))
+    return result
+
+
+def _solve_sizes(
+    portable: PortableFunction, graph: Graph, arguments: Sequence[Tensor]
+) -> Mapping[str, Any]:
+    """Returns the dimension variables, numbers or scalars, in terms of the arguments' sizes."""
+    shapes = tuple(aval.op_shape for aval in portable.in_avals)
+    sizes = [
+        [
+            size if size is not None else graph.call("shape", argument)[axis]
+            for axis, size in enumerate(argument.shape)
+        ]
+        for argument in arguments
+    ]
+    algebra = SizeAlgebra(DTYPES["int32"])
+    return solve(make_plan(shapes, sizes, ()), sizes, algebra, ()).values
+
+
+# The model as ONNX's protocol buffers.
+
+
+def _make_model(
+    name: str,
+    graph: Graph,
+    inputs: Sequence[tuple[str, Aval]],
+    outputs: Sequence[tuple[str, Aval]],
+) -> onnx.ModelProto:
+    from onnx import helper
+
+    needed = {key for key, _ in outputs}
+    nodes = drop_unused(graph.nodes, needed)
+    made = helper.make_graph(
+        [_make_node(node) for node in nodes],
+        name,
+        [_make_info(key, aval) for key, aval in inputs],
+        [_make_info(key, aval) for key, aval in outputs],
+        [_make_constant(key, value) for key, value in graph.constants.items() if key in needed],
+    )
+    return helper.make_model(
+        made,
+        producer_name="jax2tf_bridge",
+        producer_version=__version__,
+        ir_version=IR_VERSION,
+        opset_imports=[helper.make_opsetid("", graph.opset)],
+    )
+
+
+def _onnx_dtype(dtype: DType) -> int:
+    from onnx import helper
+
+    return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype.as_numpy_dtype)))
+
+
+def _make_info(name: str, aval: Aval) -> onnx.ValueInfoProto:
+    """Describes an input or output; open sizes have the text of their expressions."""
+    from onnx import helper
+
+    sizes = [size if isinstance(size, int) else str(size) for size in aval.op_shape]
+    dtype = as_dtype(aval.op_dtype)
+    if dtype.is_complex:
+        dtype = DTYPES["float64" if dtype.name == "complex128" else "float32"]
+        sizes.append(2)
+    return helper.make_tensor_value_info(name, _onnx_dtype(dtype), sizes)
+
+
+def _make_constant(name: str, value: np.ndarray[Any, Any]) -> onnx.TensorProto:
+    from onnx import numpy_helper
+
+    return numpy_helper.from_array(np.ascontiguousarray(value).reshape(value.shape), name)
+
+
+def _make_node(node: Node) -> onnx.NodeProto:
+    from onnx import helper
+
+    attributes = {key: _make_attribute(value) for key, value in node.attributes.items()}
+    return helper.make_node(node.operation, node.inputs, node.outputs, node.name, **attributes)
+
+
+def _make_attribute(value: Any) -> Any:
+    if isinstance(value, Subgraph):
+        return _make_subgraph(value)
+    return _onnx_dtype(value) if isinstance(value, DType) else value
+
+
+def _make_subgraph(subgraph: Subgraph) -> onnx.GraphProto:
+    from onnx import helper
+
+    def describe(tensor: Tensor) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(
+            tensor.name, _onnx_dtype(tensor.dtype), list(tensor.shape)
+        )
+
+    return helper.make_graph(
+        [_make_node(node) for node in subgraph.nodes],
+        subgraph.outputs[0].name if subgraph.outputs else "nothing",
+        [describe(tensor) for tensor in subgraph.inputs],
+        [describe(tensor) for tensor in subgraph.outputs],
+    )

@@ -1,0 +1,438 @@
+"""A graph of ONNX operations while it is built: tensors, nodes, constants and subgraphs."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from jax2tf_bridge._dtypes import find_dtype
+
+
+@dataclass(frozen=True, eq=False)
+class DType:
+    """A dtype, with the attributes of TensorFlow's that emitters read.
+
+    Attributes:
+      name: NumPy's name.
+    """
+
+    name: str
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @functools.cached_property
+    def as_numpy_dtype(self) -> Any:
+        """The NumPy dtype."""
+        row = find_dtype(self.name)
+        assert row is not None, "the table has all dtypes"
+        return row.numpy()
+
+    @property
+    def size(self) -> int:
+        """Number of bytes of an element."""
+        return int(self.as_numpy_dtype.itemsize)
+
+    @property
+    def is_floating(self) -> bool:
+        return "float" in self.name
+
+    @property
+    def is_complex(self) -> bool:
+        return "complex" in self.name
+
+    @property
+    def is_integer(self) -> bool:
+        return "int" in self.name
+
+    @property
+    def is_unsigned(self) -> bool:
+        return self.name.startswith("uint")
+
+    @property
+    def min(self) -> Any:
+        """The least number."""
+        return self._info.min
+
+    @property
+    def max(self) -> Any:
+        """The greatest finite number."""
+        return self._info.max
+
+    @property
+    def _info(self) -> Any:
+        if self.is_integer:
+            return np.iinfo(self.as_numpy_dtype)
+        return ml_dtypes.finfo(self.as_numpy_dtype)  # type: ignore[no-untyped-call]
+
+
+DTYPES: Mapping[str, DType] = MappingProxyType(
+    {
+        name: DType(name)
+        for name in (
+            *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+            *("bfloat16", "float16", "float32", "float64", "complex64", "complex128"),
+        )
+    }
+)
+"""The dtypes by name."""
+
+
+class Shape(tuple["int | None", ...]):
+    """Sizes of a tensor; None for those that are known at run time only."""
+
+    __slots__ = ()
+
+    @property
+    def rank(self) -> int:
+        return len(self)
+
+    def as_list(self) -> list[int | None]:
+        return list(self)
+
+    def is_fully_defined(self) -> bool:
+        return None not in self
+
+    def __getitem__(self, key: Any) -> Any:
+        result = super().__getitem__(key)
+        return Shape(result) if isinstance(key, slice) else result
+
+
+def broadcast_shapes(*shapes: Sequence[int | None]) -> Shape:
+    """Returns the shape of an elementwise result."""
+    rank = max(map(len, shapes))
+    padded = [(*(1 for _ in range(rank - len(shape))), *shape) for shape in shapes]
+    sizes: list[int | None] = []
+    for column in zip(*padded, strict=True):
+        known = [size for size in column if size not in (1, None)]
+        sizes.append(known[0] if known else (None if None in column else 1))
+    return Shape(sizes)
+
+
+@dataclass(frozen=True, eq=False)
+class Subgraph:
+    """Body of a loop, or a branch.
+
+    Attributes:
+      inputs: its arguments.
+      outputs: its results.
+      nodes: its nodes; they may use values of the enclosing graphs.
+    """
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    nodes: list[Node]
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """An operation.
+
+    Attributes:
+      name: a unique name, which begins with the user's line if it is known.
+      operation: ONNX's name.
+      inputs: the names of its operands; "" for one that is left out.
+      outputs: the names of its results.
+      attributes: numbers, strings, lists of numbers, or subgraphs.
+    """
+
+    name: str
+    operation: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+
+
+class Tensor:
+    """A value of the graph. It has the attributes and operators of TensorFlow's tensors.
+
+    Attributes:
+      graph: the graph.
+      name: the name of the value.
+      dtype: the dtype.
+      shape: the sizes.
+      value: the elements of a constant, else None.
+      wide: the same integers as int64, if they are sizes: ONNX's operations take sizes as int64.
+      order: for a transposed tensor, the original and the order of its axes.
+    """
+
+    __slots__ = ("dtype", "graph", "name", "order", "shape", "value", "wide")
+
+    def __init__(
+        self,
+        graph: Graph,
+        name: str,
+        dtype: DType,
+        shape: Sequence[int | None],
+        value: np.ndarray[Any, Any] | None = None,
+    ) -> None:
+        """Stores a value that the graph has."""
+        self.graph, self.name, self.dtype, self.value = graph, name, dtype, value
+        self.shape = Shape(shape)
+        self.wide: Tensor | None = None
+        self.order: tuple[Tensor, tuple[int, ...]] | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {self.dtype}{list(self.shape)}>"
+
+    def set_shape(self, shape: Sequence[int | None]) -> None:
+        """Adds known sizes."""
+        if len(shape) == len(self.shape):
+            pairs = zip(self.shape, shape, strict=True)
+            self.shape = Shape(new if old is None else old for old, new in pairs)
+
+    def ref(self) -> str:
+        """Returns a key for the tensor."""
+        return self.name
+
+    def _call(self, name: str, *args: Any) -> Any:
+        return self.graph.call(name, *args)
+
+    def __add__(self, other: Any) -> Any:
+        return self._call("add", self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return self._call("add", other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return self._call("subtract", self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self._call("subtract", other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return self._call("multiply", self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return self._call("multiply", other, self)
+
+    def __truediv__(self, other: Any) -> Any:
+        return self._call("divide", self, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return self._call("divide", other, self)
+
+    def __floordiv__(self, other: Any) -> Any:
+        return self._call("math.floordiv", self, other)
+
+    def __mod__(self, other: Any) -> Any:
+        return self._call("math.floormod", self, other)
+
+    def __matmul__(self, other: Any) -> Any:
+        return self._call("linalg.matmul", self, other)
+
+    def __neg__(self) -> Any:
+        return self._call("negative", self)
+
+    def __and__(self, other: Any) -> Any:
+        return self._call("logical_and", self, other)
+
+    def __or__(self, other: Any) -> Any:
+        return self._call("logical_or", self, other)
+
+    def __invert__(self) -> Any:
+        return self._call("logical_not", self)
+
+    def __lt__(self, other: Any) -> Any:
+        return self._call("less", self, other)
+
+    def __le__(self, other: Any) -> Any:
+        return self._call("less_equal", self, other)
+
+    def __gt__(self, other: Any) -> Any:
+        return self._call("greater", self, other)
+
+    def __ge__(self, other: Any) -> Any:
+        return self._call("greater_equal", self, other)
+
+    def __eq__(self, other: object) -> Any:
+        if other is None:  # slice(x) == slice(None)
+            return False
+        return self._call("equal", self, other)
+
+    def __ne__(self, other: object) -> Any:
+        if other is None:
+            return True
+        return self._call("not_equal", self, other)
+
+    __hash__ = object.__hash__
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._call("getitem", self, key)
+
+    def __bool__(self) -> bool:
+        raise TypeError("the elements of a tensor are not known while its graph is built")
+
+
+class ComplexTensor(Tensor):
+    """Complex numbers as two tensors, because ONNX has no operations on them.
+
+    Attributes:
+      real: the real parts.
+      imag: the imaginary parts.
+    """
+
+    __slots__ = ("imag", "real")
+
+    def __init__(self, real: Tensor, imag: Tensor) -> None:
+        """Stores the parts."""
+        dtype = DTYPES["complex128" if real.dtype.name == "float64" else "complex64"]
+        shape = broadcast_shapes(real.shape, imag.shape)
+        value = None
+        if real.value is not None and imag.value is not None:
+            value = (real.value + 1j * imag.value).astype(dtype.as_numpy_dtype)
+        super().__init__(real.graph, f"{real.name}, {imag.name}", dtype, shape, value)
+        self.real, self.imag = real, imag
+
+    def set_shape(self, shape: Sequence[int | None]) -> None:
+        """Adds known sizes."""
+        super().set_shape(shape)
+        self.real.set_shape(shape)
+        self.imag.set_shape(shape)
+
+
+_MAX_SHARED = 64
+"""Maximum number of elements of a constant that is compared with others."""
+
+
+@dataclass
+class Graph:
+    """A graph that grows.
+
+    Attributes:
+      find: returns the function of a name, such as "math.log".
+      opset: the version of ONNX's operations.
+      constants: the constants by name.
+    """
+
+    find: Callable[[Graph, str], Callable[..., Any]]
+    opset: int
+    constants: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    _blocks: list[list[Node]] = field(default_factory=lambda: [[]])
+    _shared: dict[Any, Tensor] = field(default_factory=dict)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _scope: str = ""
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The nodes of the outermost graph."""
+        return self._blocks[0]
+
+    def call(self, name: str, *args: Any, **options: Any) -> Any:
+        """Calls a function by its name."""
+        return self.find(self, name)(*args, **options)
+
+    @contextlib.contextmanager
+    def in_scope(self, name: str) -> Iterator[None]:
+        """Begins the names of new nodes with a text."""
+        before, self._scope = self._scope, name
+        try:
+            yield
+        finally:
+            self._scope = before
+
+    def new_name(self, kind: str) -> str:
+        """Returns a name that no value has."""
+        return f"{self._scope}{kind}_{next(self._numbers)}"
+
+    def argument(self, name: str, dtype: DType, shape: Sequence[int | None]) -> Tensor:
+        """Makes an argument of the graph or of a subgraph."""
+        return Tensor(self, name, dtype, shape)
+
+    def constant(self, value: np.ndarray[Any, Any], name: str | None = None) -> Tensor:
+        """Makes a constant; equal small ones are shared."""
+        value = np.asarray(value)
+        dtype = DTYPES[value.dtype.name]
+        if dtype.is_complex:
+            names = (None, None) if name is None else (f"{name}.real", f"{name}.imag")
+            return ComplexTensor(
+                self.constant(value.real.copy(), names[0]),
+                self.constant(value.imag.copy(), names[1]),
+            )
+        key = None
+        if value.size <= _MAX_SHARED and name is None:
+            key = dtype.name, value.shape, value.tobytes()
+            if key in self._shared:
+                return self._shared[key]
+        tensor = Tensor(self, name or self._name_constant(), dtype, value.shape, value)
+        self.constants[tensor.name] = value
+        if key is not None:
+            self._shared[key] = tensor
+        return tensor
+
+    def _name_constant(self) -> str:
+        return f"constant_{next(self._numbers)}"
+
+    def add(
+        self,
+        operation: str,
+        inputs: Sequence[Tensor | None],
+        dtype: DType,
+        shape: Sequence[int | None],
+        **attributes: Any,
+    ) -> Tensor:
+        """Adds an operation with one result."""
+        (result,) = self.add_several(operation, inputs, [(dtype, shape)], **attributes)
+        return result
+
+    def add_several(
+        self,
+        operation: str,
+        inputs: Sequence[Tensor | None],
+        results: Sequence[tuple[DType, Sequence[int | None]]],
+        **attributes: Any,
+    ) -> list[Tensor]:
+        """Adds an operation with several results."""
+        name = self.new_name(operation)
+        many = len(results) > 1
+        outputs = [
+            Tensor(self, f"{name}.{i}" if many else name, dtype, shape)
+            for i, (dtype, shape) in enumerate(results)
+        ]
+        names = tuple("" if x is None else x.name for x in inputs)
+        node = Node(name, operation, names, tuple(x.name for x in outputs), attributes)
+        self._blocks[-1].append(node)
+        return outputs
+
+    def new_subgraph(
+        self, inputs: Sequence[Tensor], make: Callable[[], Sequence[Tensor]]
+    ) -> Subgraph:
+        """Makes a subgraph of the operations that `make` adds; its results are new values."""
+        self._blocks.append([])
+        try:
+            # A result of a subgraph must not be an argument or a value of another graph.
+            outputs = [self.add("Identity", [x], x.dtype, x.shape) for x in make()]
+        finally:
+            nodes = self._blocks.pop()
+        return Subgraph(tuple(inputs), tuple(outputs), nodes)
+
+
+def drop_unused(nodes: Sequence[Node], needed: set[str]) -> list[Node]:
+    """Returns the nodes on which results depend; adds to `needed` what they use.
+
+    Args:
+      nodes: the nodes in the order of computation.
+      needed: the names of the results; receives the names of all values that are used.
+    """
+    kept: list[Node] = []
+    for node in reversed(nodes):
+        if needed.isdisjoint(node.outputs):
+            continue
+        needed.update(filter(None, node.inputs))
+        attributes = dict(node.attributes)
+        for key, value in attributes.items():
+            if isinstance(value, Subgraph):
+                within = {x.name for x in value.outputs}
+                inner = drop_unused(value.nodes, within)
+                attributes[key] = Subgraph(value.inputs, value.outputs, inner)
+                needed |= within
+        kept.append(Node(node.name, node.operation, node.inputs, node.outputs, attributes))
+    return kept[::-1]

@@ -1,0 +1,592 @@
+"""Functions that move elements: shapes, slices, gathers, scatters and padding."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jax2tf_bridge.emitters import NoOperationError
+from jax2tf_bridge.to_onnx._arithmetic import choose, to_wide
+from jax2tf_bridge.to_onnx._functions import (
+    as_sizes,
+    cast,
+    compute,
+    find_kernel,
+    function,
+    indices,
+    known_sizes,
+    to_tensor,
+    to_tensors,
+)
+from jax2tf_bridge.to_onnx._graph import DTYPES, DType, Graph, Shape, Tensor
+
+_INT32, _INT64, _BOOL = DTYPES["int32"], DTYPES["int64"], DTYPES["bool"]
+
+
+# Sizes.
+
+
+@function("shape")
+def _shape(graph: Graph, x: Any, dtype: DType | None = None) -> Tensor:
+    x = to_tensor(graph, x)
+    if x.shape.is_fully_defined():
+        sizes = np.array(x.shape, np.int64)
+        wide = graph.constant(sizes)
+        narrow = graph.constant(sizes.astype(np.int32))
+    else:
+        wide = graph.add("Shape", [x], _INT64, (x.shape.rank,))
+        narrow = graph.add("Cast", [wide], _INT32, (x.shape.rank,), to=_INT32)
+        narrow.wide = wide
+    return wide if dtype is _INT64 else narrow
+
+
+@function("size")
+def _size(graph: Graph, x: Tensor, out_type: DType | None = None) -> Tensor:
+    wide = graph.add("Size", [x], _INT64, ())
+    narrow = graph.add("Cast", [wide], _INT32, (), to=_INT32)
+    narrow.wide = wide
+    return wide if out_type is _INT64 else narrow
+
+
+@function("TensorShape")
+def _tensor_shape(graph: Graph, sizes: Sequence[int | None]) -> Shape:
+    return Shape(sizes)
+
+
+@function("zeros")
+def _zeros(graph: Graph, shape: Any, dtype: DType | None = None) -> Tensor:
+    return _fill(graph, shape, 0, dtype)
+
+
+@function("ones")
+def _ones(graph: Graph, shape: Any, dtype: DType | None = None) -> Tensor:
+    return _fill(graph, shape, 1, dtype)
+
+
+def _fill(graph: Graph, shape: Any, number: int, dtype: DType | None) -> Tensor:
+    dtype = dtype or DTYPES["float32"]
+    scalar = graph.constant(np.array(number, dtype.as_numpy_dtype))
+    return graph.call("broadcast_to", scalar, shape)  # type: ignore[no-any-return]
+
+
+@function("range")
+def _range(graph: Graph, *limits: Any) -> Tensor:
+    start, limit, step = {1: (0, *limits, 1), 2: (*limits, 1), 3: limits}[len(limits)]
+    numbers = [x for x in (start, limit, step) if not isinstance(x, Tensor)]
+    if len(numbers) == 3:
+        return graph.constant(np.arange(start, limit, step, dtype=np.int32))
+    operands = to_tensors(graph, start, limit, step)
+    return compute(graph, "Range", operands, (None,))
+
+
+# Reshapes.
+
+
+@function("reshape")
+def reshape(graph: Graph, x: Any, shape: Any) -> Tensor:
+    """Reshapes a tensor; one size may be -1."""
+    x = to_tensor(graph, x)
+    sizes = known_sizes(shape)
+    if x.value is not None and sizes is not None and None not in sizes:
+        return graph.constant(x.value.reshape(sizes))  # type: ignore[arg-type]
+    result = None
+    if sizes is not None:
+        result = [None if size == -1 else size for size in sizes]
+        if result.count(None) == 1 and -1 in sizes and x.shape.is_fully_defined():
+            total = int(np.prod(x.shape))  # type: ignore[arg-type]
+            rest = int(np.prod([size for size in result if size is not None]))
+            result = [total // rest if size is None and rest else size for size in result]
+    assert result is not None, "the rank of a shape is known"
+    # A size of 0 means 0, and not the size of the operand.
+    made = graph.add("Reshape", [x, as_sizes(graph, shape)], x.dtype, result, allowzero=1)
+    if x.wide is not None:
+        made.wide = graph.add("Reshape", [x.wide, as_sizes(graph, shape)], _INT64, result)
+    return made
+
+
+@function("expand_dims")
+def expand_dims(graph: Graph, x: Any, axis: int) -> Tensor:
+    """Adds an axis of size 1."""
+    x = to_tensor(graph, x)
+    place = axis if axis >= 0 else x.shape.rank + 1 + axis
+    sizes = [*x.shape[:place], 1, *x.shape[place:]]
+    if x.value is not None:
+        return graph.constant(np.expand_dims(x.value, place))
+    result = graph.add("Unsqueeze", [x, indices(graph, place)], x.dtype, sizes)
+    if x.wide is not None:
+        result.wide = graph.add("Unsqueeze", [x.wide, indices(graph, place)], _INT64, sizes)
+    return result
+
+
+@function("squeeze")
+def squeeze(graph: Graph, x: Tensor, axis: Any = None) -> Tensor:
+    """Drops axes of size 1."""
+    rank = x.shape.rank
+    if axis is None:
+        axis = [i for i, size in enumerate(x.shape) if size == 1]
+    axes = sorted(a % rank for a in ([axis] if isinstance(axis, int) else axis))
+    if not axes:
+        return x
+    sizes = [size for i, size in enumerate(x.shape) if i not in axes]
+    if x.value is not None:
+        return graph.constant(np.squeeze(x.value, tuple(axes)))
+    result = graph.add("Squeeze", [x, indices(graph, *axes)], x.dtype, sizes)
+    if x.wide is not None:
+        result.wide = graph.add("Squeeze", [x.wide, indices(graph, *axes)], _INT64, sizes)
+    return result
+
+
+@function("transpose")
+def transpose(graph: Graph, x: Tensor, perm: Sequence[int]) -> Tensor:
+    """Permutes axes; a transpose of a transpose becomes one."""
+    order = tuple(int(axis) for axis in perm)
+    if x.order is not None:
+        x, before = x.order
+        order = tuple(before[axis] for axis in order)
+    if order == tuple(range(len(order))):
+        return x
+    if x.value is not None:
+        return graph.constant(np.ascontiguousarray(x.value.transpose(order)))
+    sizes = [x.shape[axis] for axis in order]
+    result = graph.add("Transpose", [x], x.dtype, sizes, perm=list(order))
+    result.order = x, order
+    return result
+
+
+@function("linalg.matrix_transpose", "linalg.adjoint")
+def matrix_transpose(graph: Graph, x: Tensor) -> Tensor:
+    """Swaps the last two axes."""
+    rank = x.shape.rank
+    return transpose(graph, x, [*range(rank - 2), rank - 1, rank - 2])
+
+
+@function("broadcast_to")
+def broadcast_to(graph: Graph, x: Any, shape: Any) -> Tensor:
+    """Repeats elements along axes of size 1 and new leading axes."""
+    x = to_tensor(graph, x)
+    sizes = known_sizes(shape)
+    assert sizes is not None, "the rank of a shape is known"
+    if sizes == x.shape and sizes.is_fully_defined():
+        return x
+    result = [
+        other if size is None and other not in (1, None) else size
+        for size, other in zip(
+            sizes, (*(None for _ in range(len(sizes) - x.shape.rank)), *x.shape), strict=True
+        )
+    ]
+    return graph.add("Expand", [x, as_sizes(graph, shape)], x.dtype, result)
+
+
+@function("tile")
+def _tile(graph: Graph, x: Tensor, multiples: Any) -> Tensor:
+    counts = known_sizes(multiples)
+    assert counts is not None, "the rank of a shape is known"
+    sizes = [
+        None if size is None or count is None else size * count
+        for size, count in zip(x.shape, counts, strict=True)
+    ]
+    return graph.add("Tile", [x, as_sizes(graph, multiples)], x.dtype, sizes)
+
+
+@function("concat")
+def concat(graph: Graph, values: Sequence[Any], axis: int) -> Tensor:
+    """Joins tensors along an axis."""
+    tensors = to_tensors(graph, *values)
+    axis %= tensors[0].shape.rank
+    if len(tensors) == 1:
+        return tensors[0]
+    if all(x.value is not None for x in tensors):
+        return graph.constant(np.concatenate([x.value for x in tensors], axis))  # type: ignore[misc]
+    sizes = list(tensors[0].shape)
+    for i in range(len(sizes)):
+        column = [x.shape[i] for x in tensors]
+        known = [size for size in column if size is not None]
+        if i == axis:
+            sizes[i] = sum(known) if len(known) == len(column) else None
+        else:
+            sizes[i] = known[0] if known else None
+    result = graph.add("Concat", tensors, tensors[0].dtype, sizes, axis=axis)
+    if result.dtype is _INT32 and any(x.wide is not None for x in tensors):
+        wide = [to_wide(graph, x) for x in tensors]
+        if all(x is not None for x in wide):
+            result.wide = graph.add("Concat", wide, _INT64, sizes, axis=axis)
+    return result
+
+
+@function("stack")
+def _stack(graph: Graph, values: Sequence[Any], axis: int = 0) -> Tensor:
+    tensors = to_tensors(graph, *values)
+    place = axis if axis >= 0 else tensors[0].shape.rank + 1 + axis
+    return concat(graph, [expand_dims(graph, x, place) for x in tensors], place)
+
+
+@function("unstack")
+def _unstack(graph: Graph, x: Tensor) -> list[Tensor]:
+    count = x.shape[0]
+    assert count is not None, "the number of parts is known"
+    return [getitem(graph, x, i) for i in range(count)]
+
+
+@function("split")
+def _split(graph: Graph, x: Tensor, count: int, axis: int) -> list[Tensor]:
+    axis %= x.shape.rank
+    size = x.shape[axis]
+    sizes = [*x.shape[:axis], None if size is None else size // count, *x.shape[axis + 1 :]]
+    results = [(x.dtype, sizes)] * count
+    return graph.add_several("Split", [x], results, axis=axis, num_outputs=count)
+
+
+# Slices.
+
+
+@function("getitem")
+def getitem(graph: Graph, x: Tensor, key: Any) -> Tensor:
+    """Returns x[key]; the key has integers, scalars, slices, None and an ellipsis."""
+    keys = list(key) if isinstance(key, tuple) else [key]
+    n_used = sum(each is not None and each is not Ellipsis for each in keys)
+    if not any(each is Ellipsis for each in keys):
+        keys.append(Ellipsis)
+    rest = [slice(None)] * (x.shape.rank - n_used)
+    place = next(i for i, each in enumerate(keys) if each is Ellipsis)
+    keys[place : place + 1] = rest
+    begins: list[Any] = []
+    ends: list[Any] = []
+    axes: list[int] = []
+    steps: list[int] = []
+    dropped: list[int] = []
+    axis = 0
+    for each in keys:
+        if each is None:
+            continue
+        if isinstance(each, slice):
+            if each != slice(None):
+                step = 1 if each.step is None else each.step
+                begins.append(_first(each.start, step))
+                ends.append(_last(each.stop, step))
+                steps.append(step)
+                axes.append(axis)
+        else:
+            begins.append(each)
+            # The element after -1 is the end.
+            ends.append(
+                each + 1 if not (isinstance(each, int) and each == -1) else np.iinfo(np.int64).max
+            )
+            steps.append(1)
+            axes.append(axis)
+            dropped.append(axis)
+        axis += 1
+    if len(dropped) == 1 == len(axes):
+        result = _take_one(graph, x, begins[0], dropped[0])
+    else:
+        result = _slice_axes(graph, x, begins, ends, axes, steps)
+        result = squeeze(graph, result, dropped)
+    at = 0
+    for each in keys:
+        if each is None:
+            result = expand_dims(graph, result, at)
+        at += each is None or isinstance(each, slice)
+    return result
+
+
+def _take_one(graph: Graph, x: Tensor, place: Any, axis: int) -> Tensor:
+    if x.value is not None and isinstance(place, int):
+        return graph.constant(np.take(x.value, place, axis))
+    at = place if isinstance(place, Tensor) else graph.constant(np.array(place, np.int64))
+    return gather(graph, x, at, axis)
+
+
+def _first(start: Any, step: int) -> Any:
+    if start is None:
+        return 0 if step > 0 else np.iinfo(np.int64).max
+    return start
+
+
+def _last(stop: Any, step: int) -> Any:
+    if stop is None:
+        return np.iinfo(np.int64).max if step > 0 else np.iinfo(np.int64).min
+    return stop
+
+
+def _slice_axes(
+    graph: Graph,
+    x: Tensor,
+    begins: Sequence[Any],
+    ends: Sequence[Any],
+    axes: Sequence[int],
+    steps: Sequence[int],
+) -> Tensor:
+    if not axes:
+        return x
+    sizes = list(x.shape)
+    for begin, end, axis, step in zip(begins, ends, axes, steps, strict=True):
+        sizes[axis] = _sliced_size(x.shape[axis], begin, end, step)
+    is_known = all(isinstance(n, (int, np.integer)) for n in (*begins, *ends, *steps))
+    if x.value is not None and is_known:
+        key = [slice(None)] * x.shape.rank
+        for begin, end, axis, step in zip(begins, ends, axes, steps, strict=True):
+            stop = None if end == np.iinfo(np.int64).min else end
+            key[axis] = slice(begin, stop, step)
+        return graph.constant(x.value[tuple(key)])
+    operands = [_vector(graph, begins), _vector(graph, ends), indices(graph, *axes)]
+    operands.append(indices(graph, *steps))
+    result = graph.add("Slice", [x, *operands], x.dtype, sizes)
+    if x.wide is not None:
+        result.wide = graph.add("Slice", [x.wide, *operands], _INT64, sizes)
+    return result
+
+
+def _vector(graph: Graph, numbers: Sequence[Any]) -> Tensor:
+    """Makes a vector of int64 of numbers and scalars."""
+    parts = [
+        cast(graph, x, _INT64) if isinstance(x, Tensor) else graph.constant(np.array(x, np.int64))
+        for x in numbers
+    ]
+    return concat(graph, [expand_dims(graph, part, 0) for part in parts], 0)
+
+
+def _sliced_size(size: int | None, begin: Any, end: Any, step: Any) -> int | None:
+    if size is None or not all(isinstance(n, (int, np.integer)) for n in (begin, end, step)):
+        return None
+    stop = None if end == np.iinfo(np.int64).min else int(end)
+    return len(range(*slice(int(begin), stop, int(step)).indices(size)))
+
+
+@function("strided_slice")
+def _strided_slice(graph: Graph, x: Tensor, begin: Any, end: Any, strides: Any) -> Tensor:
+    rank = x.shape.rank
+    begins, ends, steps = (_list(graph, v) for v in (begin, end, strides))
+    if any(isinstance(step, Tensor) for step in steps):
+        vectors = [_vector(graph, v) for v in (begins, ends, range(rank), steps)]
+        return graph.add("Slice", [x, *vectors], x.dtype, [None] * rank)
+    return _slice_axes(graph, x, begins, ends, range(rank), steps)
+
+
+def _list(graph: Graph, vector: Any) -> list[Any]:
+    """Splits a vector into numbers and scalars."""
+    if not isinstance(vector, Tensor):
+        return list(vector)
+    if vector.value is not None:
+        return vector.value.tolist()
+    return [getitem(graph, vector, i) for i in range(vector.shape[0] or 0)]
+
+
+@function("slice")
+def _slice(graph: Graph, x: Tensor, begin: Any, size: Any) -> Tensor:
+    begins, lengths = _list(graph, begin), _list(graph, size)
+    ends: list[Any] = []
+    sizes: list[int | None] = []
+    for first, length, own in zip(begins, lengths, x.shape, strict=True):
+        is_rest = isinstance(length, int) and length == -1
+        ends.append(np.iinfo(np.int64).max if is_rest else first + length)
+        sizes.append(length if isinstance(length, int) and not is_rest else None)
+        if is_rest and isinstance(first, int) and first == 0:
+            sizes[-1] = own
+    result = _slice_axes(graph, x, begins, ends, range(x.shape.rank), [1] * x.shape.rank)
+    result.set_shape(sizes)
+    return result
+
+
+@function("reverse")
+def _reverse(graph: Graph, x: Tensor, axis: Sequence[int]) -> Tensor:
+    every = tuple(slice(None, None, -1 if i in axis else None) for i in range(x.shape.rank))
+    return getitem(graph, x, every)
+
+
+@function("linalg.diag_part")
+def _diag_part(graph: Graph, x: Tensor) -> Tensor:
+    rows, columns = x.shape[-2:]
+    count = None if rows is None or columns is None else min(rows, columns)
+    shape = graph.call("shape", x)
+    length = graph.call("minimum", getitem(graph, shape, -2), getitem(graph, shape, -1))
+    place = graph.call("range", length)
+    flat = reshape(graph, x, concat(graph, [shape[:-2], [-1]], 0))
+    step = getitem(graph, shape, -1) + 1
+    result = gather(graph, flat, place * step, axis=-1)
+    result.set_shape([*x.shape[:-2], count])
+    return result
+
+
+@function("linalg.set_diag")
+def _set_diag(graph: Graph, x: Tensor, diagonal: Tensor) -> Tensor:
+    shape = graph.call("shape", x)
+    rows = graph.call("range", getitem(graph, shape, -2))
+    columns = graph.call("range", getitem(graph, shape, -1))
+    is_diagonal = expand_dims(graph, rows, -1) == columns
+    filled = expand_dims(graph, diagonal, -1)
+    return choose(graph, is_diagonal, filled, x)
+
+
+@function("linalg.band_part")
+def _band_part(graph: Graph, x: Tensor, lower: int, upper: int) -> Tensor:
+    if (lower, upper) == (-1, 0):
+        return compute(graph, "Trilu", [x], x.shape, upper=0)
+    if (lower, upper) == (0, -1):
+        return compute(graph, "Trilu", [x], x.shape, upper=1)
+    raise NoOperationError("ONNX has triangles only")
+
+
+# Gathers.
+
+
+@function("gather")
+def gather(
+    graph: Graph, params: Any, index: Any, axis: int | None = None, batch_dims: int = 0
+) -> Tensor:
+    """Takes elements along an axis; leading axes of both may belong together."""
+    x, at = to_tensor(graph, params), to_tensor(graph, index)
+    place = batch_dims if axis is None else axis % x.shape.rank
+    if batch_dims == 0:
+        sizes = [*x.shape[:place], *at.shape, *x.shape[place + 1 :]]
+        result = graph.add("Gather", [x, _as_index(graph, at)], x.dtype, sizes, axis=place)
+        if x.wide is not None:
+            result.wide = graph.add(
+                "Gather", [x.wide, _as_index(graph, at)], _INT64, sizes, axis=place
+            )
+        return result
+    return _gather_in_batches(graph, x, at, place, batch_dims)
+
+
+def _as_index(graph: Graph, index: Tensor) -> Tensor:
+    if index.dtype in (_INT32, _INT64):
+        return index
+    return cast(graph, index, _INT64)
+
+
+def _gather_in_batches(graph: Graph, x: Tensor, index: Tensor, axis: int, batch: int) -> Tensor:
+    """Gathers within each batch, as rows of one large axis."""
+    between = list(range(batch, axis))
+    if between:
+        # The gathered axis comes first, then the axes before it.
+        order = [*range(batch), axis, *between, *range(axis + 1, x.shape.rank)]
+        moved = _gather_in_batches(graph, transpose(graph, x, order), index, batch, batch)
+        n_new = index.shape.rank - batch
+        n_between = len(between)
+        back = [
+            *range(batch),
+            *range(batch + n_new, batch + n_new + n_between),
+            *range(batch, batch + n_new),
+            *range(batch + n_new + n_between, moved.shape.rank),
+        ]
+        return transpose(graph, moved, back)
+    inner = graph.call("shape", x)[batch + 1 :]
+    shape = graph.call("shape", index)
+    rows = reshape(graph, x, concat(graph, [[-1], inner], 0))
+    count = graph.call("shape", x)[batch]
+    # The number of each batch, times the size of the axis, is where its rows begin.
+    total = functools.reduce(
+        lambda a, b: a * b, (shape[i] for i in range(batch)), to_tensor(graph, 1)
+    )
+    starts = graph.call("range", total) * count
+    ones = [[1] for _ in range(index.shape.rank - batch)]
+    starts = reshape(graph, starts, concat(graph, [shape[:batch], *ones], 0))
+    sizes = [*index.shape, *x.shape[batch + 1 :]]
+    index = cast(graph, index, _INT32) if index.dtype is not _INT64 else index
+    places = starts + index if index.dtype is _INT32 else cast(graph, starts, _INT64) + index
+    result = gather(graph, rows, places, axis=0)
+    result.set_shape(sizes)
+    return result
+
+
+@function("gather_nd")
+def _gather_nd(graph: Graph, x: Tensor, index: Tensor) -> Tensor:
+    depth = index.shape[-1]
+    assert depth is not None, "the number of components is known"
+    sizes = [*index.shape[:-1], *x.shape[depth:]]
+    return graph.add("GatherND", [x, cast(graph, index, _INT64)], x.dtype, sizes)
+
+
+@function("searchsorted")
+def _searchsorted(graph: Graph, numbers: Any, values: Tensor) -> Tensor:
+    """Counts the numbers that are less than each value."""
+    row = to_tensor(graph, numbers, values.dtype)
+    is_less = expand_dims(graph, values, -1) > row
+    return graph.call("reduce_sum", cast(graph, is_less, _INT32), -1)
+
+
+# Scatters.
+
+
+@function("tensor_scatter_nd_update")
+def _scatter_update(graph: Graph, x: Tensor, index: Any, updates: Any) -> Tensor:
+    return _scatter(graph, x, index, updates, "none")
+
+
+@function("tensor_scatter_nd_add")
+def _scatter_add(graph: Graph, x: Tensor, index: Any, updates: Any) -> Tensor:
+    return _scatter(graph, x, index, updates, "add")
+
+
+@function("tensor_scatter_nd_max")
+def _scatter_max(graph: Graph, x: Tensor, index: Any, updates: Any) -> Tensor:
+    return _scatter(graph, x, index, updates, "max")
+
+
+@function("tensor_scatter_nd_min")
+def _scatter_min(graph: Graph, x: Tensor, index: Any, updates: Any) -> Tensor:
+    return _scatter(graph, x, index, updates, "min")
+
+
+def _scatter(graph: Graph, x: Tensor, index: Any, updates: Any, reduction: str) -> Tensor:
+    at = cast(graph, to_tensor(graph, index), _INT64)
+    new = to_tensor(graph, updates, x.dtype)
+    return graph.add("ScatterND", [x, at, new], x.dtype, x.shape, reduction=reduction)
+
+
+@function("math.unsorted_segment_sum")
+def _segment_sum(graph: Graph, updates: Tensor, ids: Tensor, count: Any) -> Tensor:
+    return _combine_segments(graph, updates, ids, count, 0, "add")
+
+
+@function("math.unsorted_segment_prod")
+def _segment_prod(graph: Graph, updates: Tensor, ids: Tensor, count: Any) -> Tensor:
+    return _combine_segments(graph, updates, ids, count, 1, "mul")
+
+
+def _combine_segments(
+    graph: Graph, updates: Tensor, ids: Tensor, count: Any, initial: int, reduction: str
+) -> Tensor:
+    rank = ids.shape.rank
+    shape = concat(
+        graph,
+        [expand_dims(graph, to_tensor(graph, count), 0), graph.call("shape", updates)[rank:]],
+        0,
+    )
+    rows = _fill(graph, shape, initial, updates.dtype)
+    rows.set_shape([count if isinstance(count, int) else None, *updates.shape[rank:]])
+    return _scatter(graph, rows, expand_dims(graph, ids, -1), updates, reduction)
+
+
+# Padding.
+
+
+@function("pad")
+def _pad(graph: Graph, x: Tensor, paddings: Any, constant_values: Any = 0) -> Tensor:
+    filler = to_tensor(graph, constant_values, x.dtype)
+    pairs = _pairs(graph, paddings)
+    sizes = [
+        size + low + high
+        if isinstance(low, int) and isinstance(high, int) and size is not None
+        else None
+        for size, (low, high) in zip(x.shape, pairs, strict=True)
+    ]
+    amounts = _vector(graph, [*(low for low, _ in pairs), *(high for _, high in pairs)])
+    within = find_kernel("Pad", x.dtype, keeps_bits=True)
+    operands = [cast(graph, x, within), amounts, cast(graph, filler, within)]
+    return cast(graph, graph.add("Pad", operands, within, sizes), x.dtype)
+
+
+@function("raw_ops.PadV2")
+def _pad_v2(graph: Graph, *, input: Tensor, paddings: Any, constant_values: Any) -> Tensor:
+    return _pad(graph, input, paddings, constant_values)
+
+
+def _pairs(graph: Graph, paddings: Any) -> list[tuple[Any, Any]]:
+    if isinstance(paddings, Tensor):
+        if paddings.value is not None:
+            return [(int(low), int(high)) for low, high in paddings.value]
+        rows = range(paddings.shape[0] or 0)
+        return [(getitem(graph, paddings, (i, 0)), getitem(graph, paddings, (i, 1))) for i in rows]
+    return [tuple(_list(graph, pair)) for pair in paddings]

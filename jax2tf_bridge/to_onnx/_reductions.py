@@ -1,0 +1,151 @@
+"""Reductions, sums along axes, and orders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jax2tf_bridge.to_onnx._functions import (
+    cast,
+    elementwise,
+    find_kernel,
+    function,
+    indices,
+    to_tensor,
+)
+from jax2tf_bridge.to_onnx._graph import DTYPES, DType, Graph, Tensor
+
+_INT32, _INT64, _BOOL = DTYPES["int32"], DTYPES["int64"], DTYPES["bool"]
+
+
+def _reduced_shape(x: Tensor, axis: Any, *, keeps_axes: bool) -> tuple[list[int], list[int | None]]:
+    rank = x.shape.rank
+    if axis is None:
+        axes = list(range(rank))
+    else:
+        axes = sorted(
+            int(a) % rank for a in ([axis] if isinstance(axis, (int, np.integer)) else axis)
+        )
+    if keeps_axes:
+        return axes, [1 if i in axes else size for i, size in enumerate(x.shape)]
+    return axes, [size for i, size in enumerate(x.shape) if i not in axes]
+
+
+def _reduction(name: str, operation: str, *, keeps_bits: bool = False) -> Callable[..., Tensor]:
+    @function(name)
+    def call(graph: Graph, x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+        x = to_tensor(graph, x)
+        axes, shape = _reduced_shape(x, axis, keeps_axes=keepdims)
+        if not axes:
+            return x
+        within = find_kernel(operation, x.dtype, keeps_bits=keeps_bits)
+        operands = [cast(graph, x, within), indices(graph, *axes)]
+        result = graph.add(operation, operands, within, shape, keepdims=int(keepdims))
+        return cast(graph, result, x.dtype)
+
+    return call
+
+
+def _reduction_of_flags(name: str, operation: str) -> Callable[..., Tensor]:
+    @function(name)
+    def call(graph: Graph, x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+        axes, shape = _reduced_shape(x, axis, keeps_axes=keepdims)
+        if not axes:
+            return x
+        operands = [cast(graph, x, _INT32), indices(graph, *axes)]
+        result = graph.add(operation, operands, _INT32, shape, keepdims=int(keepdims))
+        return graph.add("Cast", [result], _BOOL, shape, to=_BOOL)
+
+    return call
+
+
+@function("reduce_max")
+def _reduce_max(graph: Graph, x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+    return _reduce_extreme(graph, "ReduceMax", x, axis, keepdims)
+
+
+@function("reduce_min")
+def _reduce_min(graph: Graph, x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+    return _reduce_extreme(graph, "ReduceMin", x, axis, keepdims)
+
+
+def _reduce_extreme(graph: Graph, operation: str, x: Tensor, axis: Any, keepdims: bool) -> Tensor:
+    axes, shape = _reduced_shape(x, axis, keeps_axes=keepdims)
+    if not axes:
+        return x
+    if x.dtype.is_unsigned and x.dtype.size == 8:
+        sign = graph.constant(np.array(1 << 63, np.uint64))
+        signed = cast(graph, elementwise(graph, "BitwiseXor", x, sign), _INT64)
+        result = _reduce_extreme(graph, operation, signed, axis, keepdims)
+        return elementwise(graph, "BitwiseXor", cast(graph, result, x.dtype), sign)
+    within = find_kernel(operation, x.dtype)
+    operands = [cast(graph, x, within), indices(graph, *axes)]
+    result = graph.add(operation, operands, within, shape, keepdims=int(keepdims))
+    return cast(graph, result, x.dtype)
+
+
+def _arg(name: str, operation: str) -> Callable[..., Tensor]:
+    @function(name)
+    def call(graph: Graph, x: Tensor, axis: int = 0, output_type: DType | None = None) -> Tensor:
+        (place,), shape = _reduced_shape(x, axis, keeps_axes=False)
+        within = find_kernel(operation, x.dtype)
+        operand = cast(graph, x, within)
+        result = graph.add(operation, [operand], _INT64, shape, axis=place, keepdims=0)
+        return cast(graph, result, output_type or _INT64)
+
+    return call
+
+
+@function("cumsum")
+def _cumsum(graph: Graph, x: Tensor, axis: int = 0, reverse: bool = False) -> Tensor:
+    within = find_kernel("CumSum", x.dtype, keeps_bits=True)
+    at = graph.constant(np.array(axis, np.int32))
+    operands = [cast(graph, x, within), at]
+    result = graph.add("CumSum", operands, within, x.shape, reverse=int(reverse))
+    return cast(graph, result, x.dtype)
+
+
+class _TopK(NamedTuple):
+    """Values in descending order, and where they were."""
+
+    values: Tensor
+    indices: Tensor
+
+
+@function("math.top_k")
+def _top_k(graph: Graph, x: Tensor, k: Any) -> _TopK:
+    """Returns the k greatest elements of the last axis; of equal ones the first come first."""
+    if x.dtype.is_unsigned and x.dtype.size == 8:
+        sign = graph.constant(np.array(1 << 63, np.uint64))
+        signed = cast(graph, elementwise(graph, "BitwiseXor", x, sign), _INT64)
+        values, places = _top_k(graph, signed, k)
+        return _TopK(elementwise(graph, "BitwiseXor", cast(graph, values, x.dtype), sign), places)
+    within = find_kernel("TopK", x.dtype)
+    count = cast(graph, to_tensor(graph, k), _INT64)
+    number = None if count.value is None else int(count.value)
+    vector = graph.call("expand_dims", count, 0)
+    shape = [*x.shape[:-1], number]
+    values, places = graph.add_several(
+        "TopK", [cast(graph, x, within), vector], [(within, shape), (_INT64, shape)], axis=-1
+    )
+    return _TopK(cast(graph, values, x.dtype), cast(graph, places, _INT32))
+
+
+@function("norm")
+def _norm(graph: Graph, x: Tensor, axis: int, keepdims: bool = False) -> Tensor:
+    square = elementwise(graph, "Mul", x, x)
+    total = graph.call("reduce_sum", square, axis, keepdims)
+    return elementwise(graph, "Sqrt", total)
+
+
+FUNCTIONS = (
+    _reduction("reduce_sum", "ReduceSum", keeps_bits=True),
+    _reduction("reduce_prod", "ReduceProd", keeps_bits=True),
+    _reduction("reduce_mean", "ReduceMean"),
+    _reduction_of_flags("reduce_all", "ReduceMin"),
+    _reduction_of_flags("reduce_any", "ReduceMax"),
+    _arg("argmax", "ArgMax"),
+    _arg("argmin", "ArgMin"),
+)
