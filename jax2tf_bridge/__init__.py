@@ -24,7 +24,8 @@ _PACKAGES = (
         "litert",
         "loading",
     ),
-    *("parallel", "portable", "publishing", "saving", "serve_checking", "verifying", "weights"),
+    *("parallel", "portable", "publishing", "saving", "serve_checking", "signatures"),
+    *("verifying", "weights"),
 )
 _NAMES = {
     "c_library": ("compile_library", "load_library"),
@@ -44,17 +45,17 @@ _NAMES = {
     "publishing": (
         *("latest_version", "list_versions", "promote", "published_versions", "rollback"),
     ),
-    "saving": (
-        *("Batching", "Padding", "Processing", "Signature", "assign_weights", "choose_buckets"),
-    ),
+    "saving": ("Batching", "assign_weights", "choose_buckets"),
     "scoring": ("RowScorer",),
     "serialization": (
         *("deserialize", "read_function", "serialize", "write_function"),
         *("register_namedtuple_serialization", "register_pytree_node_serialization"),
     ),
     "serve_checking": ("measure_load", "serve_check"),
+    "signatures": ("Padding", "Processing", "Signature"),
     "stablehlo": ("from_stablehlo",),
     "targets": ("Target",),
+    "to_onnx": ("save_onnx",),
     "to_tensorflow": ("to_tf",),
     "verifying": ("verify",),
     "weights": ("open_weights", "read_weights", "write_weights"),

@@ -48,9 +48,6 @@ from jax2tf_bridge.publishing import promote as promote
 from jax2tf_bridge.publishing import published_versions as published_versions
 from jax2tf_bridge.publishing import rollback as rollback
 from jax2tf_bridge.saving import Batching as Batching
-from jax2tf_bridge.saving import Padding as Padding
-from jax2tf_bridge.saving import Processing as Processing
-from jax2tf_bridge.saving import Signature as Signature
 from jax2tf_bridge.saving import assign_weights as assign_weights
 from jax2tf_bridge.saving import choose_buckets as choose_buckets
 from jax2tf_bridge.scoring import RowScorer as RowScorer
@@ -66,8 +63,12 @@ from jax2tf_bridge.serialization import serialize as serialize
 from jax2tf_bridge.serialization import write_function as write_function
 from jax2tf_bridge.serve_checking import measure_load as measure_load
 from jax2tf_bridge.serve_checking import serve_check as serve_check
+from jax2tf_bridge.signatures import Padding as Padding
+from jax2tf_bridge.signatures import Processing as Processing
+from jax2tf_bridge.signatures import Signature as Signature
 from jax2tf_bridge.stablehlo import from_stablehlo as from_stablehlo
 from jax2tf_bridge.targets import Target as Target
+from jax2tf_bridge.to_onnx import save_onnx as save_onnx
 from jax2tf_bridge.to_tensorflow import to_tf as to_tf
 from jax2tf_bridge.verifying import verify as verify
 from jax2tf_bridge.weights import open_weights as open_weights

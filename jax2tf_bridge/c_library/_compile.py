@@ -34,7 +34,7 @@ from jax2tf_bridge.saved_model import SERVING_DEFAULT
 from jax2tf_bridge.storage import as_path, check_free, on_disk, whole_directory
 
 if TYPE_CHECKING:
-    from jax2tf_bridge.converting import Signatures
+    from jax2tf_bridge.signatures import Signatures
 
 Weights: TypeAlias = Literal["embedded", "separate"]
 

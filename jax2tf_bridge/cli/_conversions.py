@@ -100,7 +100,7 @@ def _write_litert(options: argparse.Namespace, console: Console) -> None:
     functions = _read_functions(options)
     with console.loading("TensorFlow", "litert"):
         from jax2tf_bridge.litert import save_litert
-        from jax2tf_bridge.saving import Signature
+        from jax2tf_bridge.signatures import Signature
     signatures: Any = functions
     if isinstance(functions, dict):
         signatures = {

@@ -50,13 +50,8 @@ from jax2tf_bridge.storage import AnyPath, as_path, check_free
 from jax2tf_bridge.targets import Target
 
 if TYPE_CHECKING:
-    from jax2tf_bridge.saving import (
-        Published,
-        SavedModel,
-        SaveOptions,
-        Signature,
-        SignatureInputs,
-    )
+    from jax2tf_bridge.saving import Published, SavedModel, SaveOptions
+    from jax2tf_bridge.signatures import Signature, SignatureInputs
 
 _BOOLEANS = {"true": True, "false": False}
 _PADDING_OPTIONS = ("oversize", "mask", "pad_values", "unchecked_padding")
@@ -414,7 +409,7 @@ def _make_signatures(
     Raises:
       UsageError, FileFormatError, OSError: the file of --example cannot be read.
     """
-    from jax2tf_bridge.saving import Signature, SignatureInputs
+    from jax2tf_bridge.signatures import Signature, SignatureInputs
 
     check_updates(options, functions)
     example = {} if options.example is None else read_example(options.example)
@@ -448,7 +443,7 @@ def _make_signature(
     other_variables: Collection[str],
 ) -> Signature:
     """Makes a signature without options for inputs and sizes that only other signatures have."""
-    from jax2tf_bridge.saving import Padding, Signature
+    from jax2tf_bridge.signatures import Padding, Signature
 
     target = (
         Target.converters() if options.for_converters else Target.widest(xla=not options.no_xla)

@@ -13,18 +13,15 @@ if TYPE_CHECKING:
     from jax2tf_bridge.converting._convert import convert
     from jax2tf_bridge.converting._operations_graph import operations_graph
     from jax2tf_bridge.converting._publish import publish
-    from jax2tf_bridge.converting._save import Signatures, keys_as_words, prepare, save
+    from jax2tf_bridge.converting._save import save
     from jax2tf_bridge.converting._serialize_exported import serialize_exported
 else:
     __getattr__ = make_lazy_getattr(
         __name__,
         {
-            "Signatures": "_save",
             "convert": "_convert",
             "dtype_of_val": "_arguments",
-            "keys_as_words": "_save",
             "operations_graph": "_operations_graph",
-            "prepare": "_save",
             "publish": "_publish",
             "save": "_save",
             "serialize_exported": "_serialize_exported",
@@ -32,12 +29,9 @@ else:
     )
 
 __all__ = [
-    "Signatures",
     "convert",
     "dtype_of_val",
-    "keys_as_words",
     "operations_graph",
-    "prepare",
     "publish",
     "save",
     "serialize_exported",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from jax2tf_bridge._utils import did_you_mean
-from jax2tf_bridge.converting._save import Signatures, keys_as_words, save
+from jax2tf_bridge.converting._save import save
 from jax2tf_bridge.errors import Argument, Message, SavingError, make_path_error
 from jax2tf_bridge.publishing import Origin, check_complete, latest_version, publish_version
 from jax2tf_bridge.saved_model import read_sidecar
@@ -19,15 +19,13 @@ from jax2tf_bridge.saving import (
     Buckets,
     ExpectedSizes,
     Oversize,
-    PathWeights,
     Published,
     SavedModel,
     WeightSignature,
-    leaf_names,
     map_weights_by_name,
-    open_params,
     publish_weights,
 )
+from jax2tf_bridge.signatures import PathWeights, Signatures, keys_as_words, leaf_names, open_params
 from jax2tf_bridge.storage import AnyPath
 from jax2tf_bridge.targets import Target
 from jax2tf_bridge.weights import is_flat

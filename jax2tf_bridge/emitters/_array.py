@@ -23,11 +23,11 @@ def graph_dtype(element: str) -> ops.DType:
 
 def has_dtype(element: str) -> bool:
     """Returns whether the graph can have a StableHLO element type."""
-    return _has_dtype(type(get_builder()), element)
+    return _has_dtype(type(get_builder()).__name__, element)
 
 
 @functools.cache
-def _has_dtype(builder: type[Any], element: str) -> bool:
+def _has_dtype(builder: str, element: str) -> bool:
     try:
         graph_dtype(element)
     except (KeyError, TypeError):

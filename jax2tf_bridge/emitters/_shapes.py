@@ -158,6 +158,8 @@ def with_ones(
     scope: Scope, tensor: ops.Tensor, sizes: Sequence[Dim], wanted: Sequence[Dim]
 ) -> ops.Tensor:
     """Reshapes a tensor to sizes that differ only by ones, without arithmetic on sizes."""
+    if tuple(sizes) == tuple(wanted):
+        return tensor
     # Sizes of 1 that were added before are dropped by using the original tensor.
     tensor, sizes = scope.cache.get_or_make(
         ("without ones", tensor.ref()), lambda: (tensor, tuple(sizes))

@@ -16,8 +16,8 @@ from jax2tf_bridge._version import __version__
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.keras._functions import LayerFunction
 from jax2tf_bridge.keras._model import LayerModel, count_gradient_orders
-from jax2tf_bridge.saving.weights import WeightLeaf
 from jax2tf_bridge.serialization import deserialize, serialize
+from jax2tf_bridge.signatures import WeightLeaf
 
 FORMAT = 1
 """Version of the config format. Every change increases it, even a new field."""

@@ -18,18 +18,10 @@ from jax2tf_bridge.errors import (
     format_bullets,
     make_mismatch_error,
 )
-from jax2tf_bridge.portable import Aval, CallStructure, PortableFunction, TreeSpec
-from jax2tf_bridge.saving import leaf_names
+from jax2tf_bridge.portable import Aval, CallStructure, PortableFunction, TreeSpec, can_become
 from jax2tf_bridge.saving.signatures import to_plain_containers
-from jax2tf_bridge.saving.weights import PARAMS
-from jax2tf_bridge.to_tensorflow import (
-    Constants,
-    call_flat,
-    can_become,
-    cast_if_needed,
-    check_shapes,
-    op_dtype,
-)
+from jax2tf_bridge.signatures import PARAMS, leaf_names
+from jax2tf_bridge.to_tensorflow import Constants, call_flat, cast_if_needed, check_shapes, op_dtype
 from shape_poly import shape_text
 
 KeyWords = Callable[[int], tf.Tensor]

@@ -11,7 +11,7 @@ from typing import Any
 from jax2tf_bridge.errors import LayerError
 from jax2tf_bridge.keras._model import LayerModel, LayerOptions, model_from_portables
 from jax2tf_bridge.portable import PortableFunction
-from jax2tf_bridge.saving import PathWeights, open_params
+from jax2tf_bridge.signatures import PathWeights, open_params
 
 TRAINING = "training"
 """Name of the argument of a JAX function that is True in training."""

@@ -10,7 +10,6 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge._dtypes import is_differentiable
-from jax2tf_bridge.converting import keys_as_words
 from jax2tf_bridge.errors import (
     BridgeError,
     LayerError,
@@ -26,14 +25,15 @@ from jax2tf_bridge.portable import (
     TreeSpec,
     apply_target,
 )
-from jax2tf_bridge.saving import PathWeights, leaf_names, open_params
 from jax2tf_bridge.saving.signatures import choose_order
-from jax2tf_bridge.saving.weights import (
+from jax2tf_bridge.saving.weights import check_prefixes, has_prefix, is_trainable
+from jax2tf_bridge.signatures import (
+    PathWeights,
     WeightLeaf,
-    check_prefixes,
     differences,
-    has_prefix,
-    is_trainable,
+    keys_as_words,
+    leaf_names,
+    open_params,
     weight_leaves,
 )
 from jax2tf_bridge.targets import Target

@@ -28,8 +28,8 @@ from jax2tf_bridge.saved_model import (
     read_serving_graph,
     read_sidecar,
 )
-from jax2tf_bridge.saving.weights import WeightLeaf
 from jax2tf_bridge.serialization import read_function
+from jax2tf_bridge.signatures import WeightLeaf
 from jax2tf_bridge.storage import AnyPath, as_path
 
 

@@ -15,7 +15,7 @@ from jax2tf_bridge._utils import array_type_text, some
 from jax2tf_bridge.comparing import measure_distance, tolerance_of
 from jax2tf_bridge.errors import Argument, Message, SavingError, format_bullets
 from jax2tf_bridge.litert._convert import DEPRECATED
-from jax2tf_bridge.saving import ServedArray, Signature
+from jax2tf_bridge.signatures import ServedArray, Signature
 
 Arrays = Mapping[str, np.ndarray]
 

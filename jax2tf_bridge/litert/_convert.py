@@ -24,9 +24,9 @@ from jax2tf_bridge.inspecting import ModelField, SignatureDefField, SubGraphFiel
 from jax2tf_bridge.litert._graph import with_built_ins
 from jax2tf_bridge.litert._quantization import Quantization
 from jax2tf_bridge.saved_model import GRAPH_FILE
-from jax2tf_bridge.saving import ServedArray, has_unused_input
-from jax2tf_bridge.saving.signatures import served_text
+from jax2tf_bridge.saving import has_unused_input
 from jax2tf_bridge.serialization import FlatBufferReader
+from jax2tf_bridge.signatures import ServedArray, served_text
 from jax2tf_bridge.to_tensorflow import saved_model_message
 
 DEPRECATED = r"\s*Warning: tf.lite.Interpreter is deprecated"

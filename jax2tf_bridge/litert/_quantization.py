@@ -18,7 +18,8 @@ from jax2tf_bridge.errors import (
     ShapeError,
     StructureError,
 )
-from jax2tf_bridge.saving import WEIGHT_SIGNATURES, ServedArray
+from jax2tf_bridge.saving import WEIGHT_SIGNATURES
+from jax2tf_bridge.signatures import ServedArray
 from shape_poly import is_symbolic_dim
 
 KINDS = ("dynamic_range", "float16", "int8")

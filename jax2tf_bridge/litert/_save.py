@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from jax2tf_bridge._utils import reraise_interrupts
-from jax2tf_bridge.converting import Signatures, keys_as_words, operations_graph, prepare
+from jax2tf_bridge.converting import operations_graph
 from jax2tf_bridge.errors import Argument, BridgeError, Message, SavingError
 from jax2tf_bridge.litert._comparison import Answers, answers_of_tensorflow, check_model
 from jax2tf_bridge.litert._convert import ConvertedModel, LiteRTSignature, convert_model
@@ -26,13 +26,12 @@ from jax2tf_bridge.saving import (
     LITERT_VARIABLES,
     WEIGHT_SIGNATURES,
     SaveOptions,
-    Signature,
     WeightSignature,
     format_signature,
     has_unused_input,
-    open_params,
     save_functions,
 )
+from jax2tf_bridge.signatures import Signature, Signatures, keys_as_words, open_params, prepare
 from jax2tf_bridge.storage import AnyPath, as_path, check_file_path, on_disk, replace_file_at
 from jax2tf_bridge.targets import Target
 

@@ -7,6 +7,10 @@
 'float32[2,3]'
 """
 
+from jax2tf_bridge.portable._accepted_dtypes import can_become as can_become
+from jax2tf_bridge.portable._accepted_dtypes import can_hold_number as can_hold_number
+from jax2tf_bridge.portable._accepted_dtypes import dtype_name as dtype_name
+from jax2tf_bridge.portable._accepted_dtypes import is_accepted_as as is_accepted_as
 from jax2tf_bridge.portable._aval import CALLS_OF_PARTS as CALLS_OF_PARTS
 from jax2tf_bridge.portable._aval import (
     AbstractDevice,
@@ -33,6 +37,7 @@ from jax2tf_bridge.portable._consistency import function_problem as function_pro
 from jax2tf_bridge.portable._consistency import has_own_parentheses as has_own_parentheses
 from jax2tf_bridge.portable._consistency import is_digest as is_digest
 from jax2tf_bridge.portable._consistency import vjp_problem as vjp_problem
+from jax2tf_bridge.portable._constant_arrays import read_constant as read_constant
 from jax2tf_bridge.portable._custom_calls import has_kernel as has_kernel
 from jax2tf_bridge.portable._custom_calls import no_handler_text as no_handler_text
 from jax2tf_bridge.portable._custom_calls import releases_that_run as releases_that_run

@@ -25,12 +25,8 @@ from jax2tf_bridge.saving.serving import Batching, BatchingParameters, ServingIn
 from jax2tf_bridge.saving.serving import encode_predict_request as encode_predict_request
 from jax2tf_bridge.saving.serving import encode_tensor as encode_tensor
 from jax2tf_bridge.saving.serving import read_instructions as read_instructions
-from jax2tf_bridge.saving.signatures import Padding, Processing, ServedArray, Signature
-from jax2tf_bridge.saving.signatures import SignatureInputs as SignatureInputs
 from jax2tf_bridge.saving.weights import LITERT_VARIABLES as LITERT_VARIABLES
-from jax2tf_bridge.saving.weights import PathWeights, Rename, WeightsReport, assign_weights
-from jax2tf_bridge.saving.weights import leaf_names as leaf_names
-from jax2tf_bridge.saving.weights import open_params as open_params
+from jax2tf_bridge.saving.weights import Rename, WeightsReport, assign_weights
 
 __all__ = [
     "Batching",
@@ -38,16 +34,11 @@ __all__ = [
     "Buckets",
     "ExpectedSizes",
     "Oversize",
-    "Padding",
-    "PathWeights",
-    "Processing",
     "Published",
     "Rename",
     "SavedModel",
     "SavedSignature",
-    "ServedArray",
     "ServingInstructions",
-    "Signature",
     "WeightsReport",
     "assign_weights",
     "choose_buckets",

@@ -37,7 +37,8 @@ from jax2tf_bridge.saving.serving import (
     make_example_arguments,
     make_example_rows,
 )
-from jax2tf_bridge.saving.signatures import Endpoint, PaddedCall, SignatureInputs, avals_of
+from jax2tf_bridge.saving.signatures import Endpoint, PaddedCall
+from jax2tf_bridge.signatures import SignatureInputs, avals_of
 
 Buckets: TypeAlias = Mapping[str, Sequence[int]]
 """Sizes to compile a model for, by dimension variable, as `{"b": [1, 8, 32]}`."""

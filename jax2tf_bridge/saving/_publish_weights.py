@@ -44,16 +44,8 @@ from jax2tf_bridge.saved_model import (
     read_sidecar,
 )
 from jax2tf_bridge.saving._weight_signatures import choose_names, initial_key
-from jax2tf_bridge.saving.weights import (
-    LITERT_VARIABLES,
-    PARAMS,
-    PathWeights,
-    as_saved,
-    convert_array,
-    leaf_names,
-    leaves_for,
-    renew_fingerprint,
-)
+from jax2tf_bridge.saving.weights import LITERT_VARIABLES, as_saved, renew_fingerprint
+from jax2tf_bridge.signatures import PARAMS, PathWeights, convert_array, leaf_names, leaves_for
 from jax2tf_bridge.storage import AnyPath, on_disk
 
 # TensorFlow may copy the tensors that it writes, so they are written in groups. A group is as large

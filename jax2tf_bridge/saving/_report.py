@@ -15,7 +15,8 @@ from jax2tf_bridge.saved_model import bucket_texts, padding_texts
 from jax2tf_bridge.saving._weight_signatures import format_signature
 from jax2tf_bridge.saving.buckets import Bucketing
 from jax2tf_bridge.saving.serving import ServingInstructions
-from jax2tf_bridge.saving.signatures import Endpoint, ServedArray, served_text
+from jax2tf_bridge.saving.signatures import Endpoint
+from jax2tf_bridge.signatures import ServedArray, served_text
 from jax2tf_bridge.storage import AnyPath
 from shape_poly import is_symbolic_dim
 

@@ -63,10 +63,6 @@ from jax2tf_bridge.saving.serving import (
 )
 from jax2tf_bridge.saving.signatures import (
     Endpoint,
-    NamedPort,
-    Sides,
-    Signature,
-    SignatureInputs,
     UpdateLock,
     WeightedFunction,
     WeightLock,
@@ -87,9 +83,9 @@ from jax2tf_bridge.saving.weights import (
     SavedVariable,
     Weights,
     hold_values,
-    open_params,
     write_values,
 )
+from jax2tf_bridge.signatures import NamedPort, Sides, Signature, SignatureInputs, open_params
 from jax2tf_bridge.storage import as_path, whole_directory
 from jax2tf_bridge.to_tensorflow import check_function, tf_compat
 from shape_poly import shape_text

@@ -10,16 +10,9 @@ import tensorflow as tf
 
 from jax2tf_bridge._utils import did_you_mean, in_units
 from jax2tf_bridge.errors import Argument, Message, SavingError
-from jax2tf_bridge.saving.signatures import (
-    Endpoint,
-    ServedArray,
-    Sides,
-    WeightLock,
-    assign_all,
-    served_text,
-    valid_names,
-)
+from jax2tf_bridge.saving.signatures import Endpoint, WeightLock, assign_all
 from jax2tf_bridge.saving.weights import SavedVariable, make_variable
+from jax2tf_bridge.signatures import ServedArray, Sides, served_text, valid_names
 
 WeightSignature: TypeAlias = Literal["get_weights", "set_weights", "reset_weights"]
 WEIGHT_SIGNATURES: Sequence[WeightSignature] = ("get_weights", "set_weights", "reset_weights")

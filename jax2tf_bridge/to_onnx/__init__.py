@@ -1,5 +1,5 @@
-"""Writes ONNX models. Needs onnx; neither JAX nor TensorFlow."""
+"""Writes ONNX models. Needs onnx; JAX for JAX functions only, and never TensorFlow."""
 
-from jax2tf_bridge.to_onnx._convert import convert_function
+from jax2tf_bridge.to_onnx._save import OnnxModel, OnnxSignature, save_onnx
 
-__all__ = ["convert_function"]
+__all__ = ["OnnxModel", "OnnxSignature", "save_onnx"]

@@ -159,7 +159,7 @@ def _fill_like(graph: Graph, x: Tensor, number: int) -> Tensor:
     scalar = graph.constant(np.array(number, x.dtype.as_numpy_dtype))
     if not x.shape:
         return scalar
-    result: Tensor = graph.call("broadcast_to", scalar, graph.call("shape", x))
+    result: Tensor = graph.make("broadcast_to", scalar, graph.make("shape", x))
     result.set_shape(x.shape)
     return result
 
@@ -369,7 +369,7 @@ def _tan(graph: Graph, x: Tensor) -> Tensor:
 
 
 def _sinh(graph: Graph, x: Tensor) -> Tensor:
-    grown = graph.call("math.expm1", x)
+    grown = graph.make("math.expm1", x)
     other = _do(graph, "Div", grown, _do(graph, "Add", grown, 1.0))
     half = _do(graph, "Mul", _do(graph, "Add", grown, other), 0.5)
     # For great numbers the quotient is NaN.
@@ -448,22 +448,26 @@ def _erf(graph: Graph, x: Tensor) -> Tensor:
 
 @function("math.expm1")
 def _expm1(graph: Graph, x: Tensor) -> Tensor:
-    return expm1(x)
+    result: Tensor = expm1(x)
+    return result
 
 
 @function("math.log1p")
 def _log1p(graph: Graph, x: Tensor) -> Tensor:
-    return log1p(x)
+    result: Tensor = log1p(x)
+    return result
 
 
 @function("math.lgamma")
 def _lgamma(graph: Graph, x: Tensor) -> Tensor:
-    return lgamma(x, log1p)
+    result: Tensor = lgamma(x, log1p)
+    return result
 
 
 @function("math.nextafter")
 def _nextafter(graph: Graph, x: Tensor, y: Tensor) -> Tensor:
-    return next_after(x, y)
+    result: Tensor = next_after(x, y)
+    return result
 
 
 @function("math.rsqrt")
@@ -515,7 +519,7 @@ def _atan2(graph: Graph, y: Any, x: Any) -> Tensor:
     quotient = choose(
         graph, is_equal, graph.constant(np.ones((), y.dtype.as_numpy_dtype)), quotient
     )
-    angle = graph.call("math.atan", quotient)
+    angle = graph.make("math.atan", quotient)
     angle = choose(graph, is_steep, _do(graph, "Sub", _do(graph, "Mul", pi, 0.5), angle), angle)
     angle = choose(graph, _is_negative(graph, x), _do(graph, "Sub", pi, angle), angle)
     angle = choose(graph, _is_negative(graph, y), _do(graph, "Neg", angle), angle)
@@ -569,9 +573,10 @@ def _bias_add(graph: Graph, x: Tensor, bias: Tensor) -> Tensor:
 
 @function("math.polyval")
 def _polyval(graph: Graph, coefficients: Sequence[Any], x: Tensor) -> Tensor:
-    return functools.reduce(
-        lambda total, c: _do(graph, "Add", _do(graph, "Mul", total, x), c), coefficients
-    )
+    total: Any = 0
+    for coefficient in coefficients:
+        total = _do(graph, "Add", _do(graph, "Mul", total, x), coefficient)
+    return to_tensor(graph, total)
 
 
 FUNCTIONS = (

@@ -42,7 +42,7 @@ def _split(graph: Graph, bits: Tensor, size: int) -> Tensor:
     """Splits integers into smaller ones along a new last axis, the lowest bits first."""
     count = bits.dtype.size // size
     places = graph.constant(np.arange(count).astype(bits.dtype.as_numpy_dtype) * (8 * size))
-    shifted = graph.call("bitwise.right_shift", expand_dims(graph, bits, -1), places)
+    shifted = graph.make("bitwise.right_shift", expand_dims(graph, bits, -1), places)
     return cast(graph, shifted, _unsigned(size))
 
 
@@ -54,8 +54,8 @@ def _join(graph: Graph, bits: Tensor, size: int) -> Tensor:
     for i in range(count):
         part = cast(graph, getitem(graph, bits, (Ellipsis, i)), wide)
         places = graph.constant(np.array(8 * bits.dtype.size * i, wide.as_numpy_dtype))
-        part = graph.call("bitwise.left_shift", part, places) if i else part
-        total = part if total is None else graph.call("bitwise.bitwise_or", total, part)
+        part = graph.make("bitwise.left_shift", part, places) if i else part
+        total = part if total is None else graph.make("bitwise.bitwise_or", total, part)
     result: Tensor = total
     return result
 
@@ -118,20 +118,20 @@ def _read_bits(graph: Graph, x: Tensor) -> Tensor:
     form = _FORMATS[x.dtype.name]
     number = _Numbers(graph, form)
     wide = cast(graph, x, form.dtype)
-    size = graph.call("abs", wide)
+    size = graph.make("abs", wide)
     zero, one = number.float(0), number.float(1)
     is_normal = size >= number.float(math.ldexp(1, form.least))
     is_finite = size < number.float(np.inf)
-    plain = choose(graph, graph.call("logical_and", is_normal, is_finite), size, one)
+    plain = choose(graph, graph.make("logical_and", is_normal, is_finite), size, one)
     # A logarithm may round to the next integer; a comparison with the power of 2 corrects that.
-    guess = graph.call("floor", graph.call("math.log", plain) * number.float(1 / math.log(2)))
+    guess = graph.make("floor", graph.make("math.log", plain) * number.float(1 / math.log(2)))
     exponent = cast(graph, guess, form.bits)
-    exponent = graph.call("clip_by_value", exponent, number.int(form.least), number.int(form.bias))
+    exponent = graph.make("clip_by_value", exponent, number.int(form.least), number.int(form.bias))
     powers = graph.constant(form.powers())
-    power = graph.call("gather", powers, exponent + number.int(form.bias))
+    power = graph.make("gather", powers, exponent + number.int(form.bias))
     is_low, is_high = plain < power, plain >= power * number.float(2)
     exponent = exponent + cast(graph, is_high, form.bits) - cast(graph, is_low, form.bits)
-    power = graph.call("gather", powers, exponent + number.int(form.bias))
+    power = graph.make("gather", powers, exponent + number.int(form.bias))
     shift = number.float(1 << form.n_fraction)
     fraction = cast(graph, (plain / power - one) * shift, form.bits)
     place = number.int(1 << form.n_fraction)
@@ -142,11 +142,11 @@ def _read_bits(graph: Graph, x: Tensor) -> Tensor:
     bits = choose(graph, is_normal, bits, small)
     infinity = ((1 << form.n_exponent) - 1) << form.n_fraction
     bits = choose(
-        graph, graph.call("equal", size, number.float(np.inf)), number.int(infinity), bits
+        graph, graph.make("equal", size, number.float(np.inf)), number.int(infinity), bits
     )
     nan = infinity | 1 << (form.n_fraction - 1)
-    bits = choose(graph, graph.call("math.is_nan", wide), number.int(nan), bits)
-    is_negative = graph.call("logical_or", wide < zero, one / wide < zero)
+    bits = choose(graph, graph.make("math.is_nan", wide), number.int(nan), bits)
+    is_negative = graph.make("logical_or", wide < zero, one / wide < zero)
     width = 1 + form.n_exponent + form.n_fraction
     sign = -(1 << (width - 1)) if width == 8 * form.bits.size else 1 << (width - 1)
     bits = choose(graph, is_negative, bits + number.int(sign), bits)
@@ -159,20 +159,20 @@ def _make_float(graph: Graph, bits: Tensor, dtype: DType) -> Tensor:
     number = _Numbers(graph, form)
     wide = cast(graph, bits, form.bits)
     width = 1 + form.n_exponent + form.n_fraction
-    size = graph.call("bitwise.bitwise_and", wide, number.int((1 << (width - 1)) - 1))
+    size = graph.make("bitwise.bitwise_and", wide, number.int((1 << (width - 1)) - 1))
     place = number.int(1 << form.n_fraction)
-    exponent = graph.call("truncatediv", size, place)
-    fraction = graph.call("bitwise.bitwise_and", size, number.int((1 << form.n_fraction) - 1))
+    exponent = graph.make("truncatediv", size, place)
+    fraction = graph.make("bitwise.bitwise_and", size, number.int((1 << form.n_fraction) - 1))
     zero, one = number.float(0), number.float(1)
-    is_subnormal = graph.call("equal", exponent, number.int(0))
+    is_subnormal = graph.make("equal", exponent, number.int(0))
     last = number.int((1 << form.n_exponent) - 1)
-    has_fraction = graph.call("not_equal", fraction, number.int(0))
-    is_nan = graph.call("logical_and", graph.call("equal", exponent, last), has_fraction)
+    has_fraction = graph.make("not_equal", fraction, number.int(0))
+    is_nan = graph.make("logical_and", graph.make("equal", exponent, last), has_fraction)
     part = cast(graph, fraction, form.dtype) * number.float(math.ldexp(1, -form.n_fraction))
     part = part + choose(graph, is_subnormal, zero, one)
-    value = part * graph.call("gather", graph.constant(form.powers()), exponent)
+    value = part * graph.make("gather", graph.constant(form.powers()), exponent)
     value = choose(graph, is_nan, number.float(np.nan), value)
-    is_negative = graph.call("not_equal", _sign(graph, bits), 0)
+    is_negative = graph.make("not_equal", _sign(graph, bits), 0)
     value = choose(graph, is_negative, -value, value)
     return cast(graph, value, dtype)
 
@@ -180,5 +180,5 @@ def _make_float(graph: Graph, bits: Tensor, dtype: DType) -> Tensor:
 def _sign(graph: Graph, bits: Tensor) -> Tensor:
     """Returns the highest bit of unsigned integers."""
     places = graph.constant(np.array(8 * bits.dtype.size - 1, bits.dtype.as_numpy_dtype))
-    shifted: Tensor = graph.call("bitwise.right_shift", bits, places)
+    shifted: Tensor = graph.make("bitwise.right_shift", bits, places)
     return shifted

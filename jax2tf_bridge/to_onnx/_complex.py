@@ -32,9 +32,9 @@ def _to_complex(graph: Graph, value: Any, dtype: DType) -> ComplexTensor:
     part = _part_dtype(dtype)
     x = to_tensor(graph, value, None if isinstance(value, Tensor) else dtype)
     if isinstance(x, ComplexTensor):
-        return ComplexTensor(graph.call("cast", x.real, part), graph.call("cast", x.imag, part))
-    real = graph.call("cast", x, part)
-    return ComplexTensor(real, graph.call("zeros_like", real))
+        return ComplexTensor(graph.make("cast", x.real, part), graph.make("cast", x.imag, part))
+    real = graph.make("cast", x, part)
+    return ComplexTensor(real, graph.make("zeros_like", real))
 
 
 def _to_same(graph: Graph, *values: Any) -> list[ComplexTensor]:
@@ -47,7 +47,7 @@ def _cast(graph: Graph, x: Any, dtype: DType) -> Tensor:
     tensor = to_tensor(graph, x)
     if not dtype.is_complex:
         assert isinstance(tensor, ComplexTensor), "an argument is complex"
-        real: Tensor = graph.call("cast", tensor.real, dtype)
+        real: Tensor = graph.make("cast", tensor.real, dtype)
         return real
     return _to_complex(graph, tensor, dtype)
 
@@ -88,8 +88,8 @@ def _of_same(*names: str) -> tuple[Callable[..., Any], ...]:
         def call(graph: Graph, *args: Any) -> ComplexTensor:
             operands = _to_same(graph, *args)
             return ComplexTensor(
-                graph.call(name, *(x.real for x in operands)),
-                graph.call(name, *(x.imag for x in operands)),
+                graph.make(name, *(x.real for x in operands)),
+                graph.make(name, *(x.imag for x in operands)),
             )
 
         return call
@@ -101,7 +101,7 @@ def _of_same(*names: str) -> tuple[Callable[..., Any], ...]:
 def _where(graph: Graph, flag: Any, x: Any, y: Any) -> ComplexTensor:
     x, y = _to_same(graph, x, y)
     return ComplexTensor(
-        graph.call("where", flag, x.real, y.real), graph.call("where", flag, x.imag, y.imag)
+        graph.make("where", flag, x.real, y.real), graph.make("where", flag, x.imag, y.imag)
     )
 
 
@@ -131,20 +131,20 @@ def _conj(graph: Graph, x: ComplexTensor) -> ComplexTensor:
 
 @function("linalg.adjoint")
 def _adjoint(graph: Graph, x: ComplexTensor) -> Any:
-    return graph.call("linalg.matrix_transpose", _conj(graph, x))
+    return graph.make("linalg.matrix_transpose", _conj(graph, x))
 
 
 @function("equal")
 def _equal(graph: Graph, x: Any, y: Any) -> Any:
     x, y = _to_same(graph, x, y)
-    return graph.call(
-        "logical_and", graph.call("equal", x.real, y.real), graph.call("equal", x.imag, y.imag)
+    return graph.make(
+        "logical_and", graph.make("equal", x.real, y.real), graph.make("equal", x.imag, y.imag)
     )
 
 
 @function("not_equal")
 def _not_equal(graph: Graph, x: Any, y: Any) -> Any:
-    return graph.call("logical_not", _equal(graph, x, y))
+    return graph.make("logical_not", _equal(graph, x, y))
 
 
 # Arithmetic.
@@ -166,57 +166,57 @@ def _divide(graph: Graph, x: Any, y: Any) -> ComplexTensor:
     """Divides without overflow of squares (Smith, 1962, "Algorithm 116: Complex division")."""
     x, y = _to_same(graph, x, y)
     is_flat = abs_(graph, y.real) >= abs_(graph, y.imag)
-    great = graph.call("where", is_flat, y.real, y.imag)
-    small = graph.call("where", is_flat, y.imag, y.real)
+    great = graph.make("where", is_flat, y.real, y.imag)
+    small = graph.make("where", is_flat, y.imag, y.real)
     ratio = small / great
     bottom = great + small * ratio
-    first = graph.call("where", is_flat, x.real, x.imag)
-    other = graph.call("where", is_flat, x.imag, x.real)
+    first = graph.make("where", is_flat, x.real, x.imag)
+    other = graph.make("where", is_flat, x.imag, x.real)
     imag = (other - first * ratio) / bottom
-    imag = graph.call("where", is_flat, imag, -imag)
+    imag = graph.make("where", is_flat, imag, -imag)
     return ComplexTensor((first + other * ratio) / bottom, imag)
 
 
 def abs_(graph: Graph, x: Tensor) -> Any:
     """Returns absolute values of real numbers."""
-    return graph.call("abs", x)
+    return graph.make("abs", x)
 
 
 @function("abs", "math.abs")
 def _length(graph: Graph, x: ComplexTensor) -> Any:
     a, b = abs_(graph, x.real), abs_(graph, x.imag)
-    great, small = graph.call("maximum", a, b), graph.call("minimum", a, b)
-    is_plain = graph.call("logical_and", great > 0, graph.call("math.is_finite", great))
-    ratio = small / graph.call("where", is_plain, great, 1)
-    length = great * graph.call("sqrt", ratio * ratio + 1)
-    return graph.call("where", is_plain, length, a + b)
+    great, small = graph.make("maximum", a, b), graph.make("minimum", a, b)
+    is_plain = graph.make("logical_and", great > 0, graph.make("math.is_finite", great))
+    ratio = small / graph.make("where", is_plain, great, 1)
+    length = great * graph.make("sqrt", ratio * ratio + 1)
+    return graph.make("where", is_plain, length, a + b)
 
 
 @function("exp")
 def _exp(graph: Graph, x: ComplexTensor) -> ComplexTensor:
-    size = graph.call("exp", x.real)
-    imag = size * graph.call("sin", x.imag)
-    is_real = graph.call("equal", x.imag, 0)  # also for infinite real parts
+    size = graph.make("exp", x.real)
+    imag = size * graph.make("sin", x.imag)
+    is_real = graph.make("equal", x.imag, 0)  # also for infinite real parts
     return ComplexTensor(
-        size * graph.call("cos", x.imag), graph.call("where", is_real, x.imag, imag)
+        size * graph.make("cos", x.imag), graph.make("where", is_real, x.imag, imag)
     )
 
 
 @function("math.log")
 def _log(graph: Graph, x: ComplexTensor) -> ComplexTensor:
-    angle = graph.call("math.atan2", x.imag, x.real)
-    return ComplexTensor(graph.call("math.log", _length(graph, x)), angle)
+    angle = graph.make("math.atan2", x.imag, x.real)
+    return ComplexTensor(graph.make("math.log", _length(graph, x)), angle)
 
 
 @function("sqrt")
 def _sqrt(graph: Graph, x: ComplexTensor) -> ComplexTensor:
-    root = graph.call("sqrt", (_length(graph, x) + abs_(graph, x.real)) * 0.5)
-    is_zero = graph.call("equal", root, 0)
-    other = abs_(graph, x.imag) / graph.call("where", is_zero, 1, root * 2)
+    root = graph.make("sqrt", (_length(graph, x) + abs_(graph, x.real)) * 0.5)
+    is_zero = graph.make("equal", root, 0)
+    other = abs_(graph, x.imag) / graph.make("where", is_zero, 1, root * 2)
     is_right = x.real >= 0
-    imag = graph.call("where", is_right, other, root)
-    imag = graph.call("where", x.imag < 0, -imag, imag)
-    return ComplexTensor(graph.call("where", is_right, root, other), imag)
+    imag = graph.make("where", is_right, other, root)
+    imag = graph.make("where", x.imag < 0, -imag, imag)
+    return ComplexTensor(graph.make("where", is_right, root, other), imag)
 
 
 @function("pow")
@@ -228,38 +228,38 @@ def _pow(graph: Graph, x: Any, y: Any) -> Any:
 
 
 def _hyperbolic(graph: Graph, x: Tensor) -> tuple[Any, Any]:
-    return graph.call("math.sinh", x), graph.call("math.cosh", x)
+    return graph.make("math.sinh", x), graph.make("math.cosh", x)
 
 
 @function("sin", "math.sin")
 def _sin(graph: Graph, x: ComplexTensor) -> ComplexTensor:
     sinh, cosh = _hyperbolic(graph, x.imag)
-    return ComplexTensor(graph.call("sin", x.real) * cosh, graph.call("cos", x.real) * sinh)
+    return ComplexTensor(graph.make("sin", x.real) * cosh, graph.make("cos", x.real) * sinh)
 
 
 @function("cos", "math.cos")
 def _cos(graph: Graph, x: ComplexTensor) -> ComplexTensor:
     sinh, cosh = _hyperbolic(graph, x.imag)
-    return ComplexTensor(graph.call("cos", x.real) * cosh, -(graph.call("sin", x.real) * sinh))
+    return ComplexTensor(graph.make("cos", x.real) * cosh, -(graph.make("sin", x.real) * sinh))
 
 
 @function("math.sinh", "sinh")
 def _sinh(graph: Graph, x: ComplexTensor) -> ComplexTensor:
     sinh, cosh = _hyperbolic(graph, x.real)
-    return ComplexTensor(sinh * graph.call("cos", x.imag), cosh * graph.call("sin", x.imag))
+    return ComplexTensor(sinh * graph.make("cos", x.imag), cosh * graph.make("sin", x.imag))
 
 
 @function("math.cosh", "cosh")
 def _cosh(graph: Graph, x: ComplexTensor) -> ComplexTensor:
     sinh, cosh = _hyperbolic(graph, x.real)
-    return ComplexTensor(cosh * graph.call("cos", x.imag), sinh * graph.call("sin", x.imag))
+    return ComplexTensor(cosh * graph.make("cos", x.imag), sinh * graph.make("sin", x.imag))
 
 
 @function("tanh")
 def _tanh(graph: Graph, x: ComplexTensor) -> ComplexTensor:
     """Computes (tanh(a) + i tan(b)) / (1 + i tanh(a) tan(b)), with the cosine of b as a factor."""
-    height = graph.call("tanh", x.real)
-    sine, cosine = graph.call("sin", x.imag), graph.call("cos", x.imag)
+    height = graph.make("tanh", x.real)
+    sine, cosine = graph.make("sin", x.imag), graph.make("cos", x.imag)
     top = ComplexTensor(height * cosine, sine)
     return _divide(graph, top, ComplexTensor(cosine, height * sine))
 
@@ -295,10 +295,10 @@ def _matmul(
     adjoint_a: bool = False,
     adjoint_b: bool = False,
 ) -> ComplexTensor:
-    a = graph.call("math.conj", a) if adjoint_a else a
-    b = graph.call("math.conj", b) if adjoint_b else b
+    a = graph.make("math.conj", a) if adjoint_a else a
+    b = graph.make("math.conj", b) if adjoint_b else b
     call = functools.partial(
-        graph.call,
+        graph.make,
         "linalg.matmul",
         transpose_a=transpose_a or adjoint_a,
         transpose_b=transpose_b or adjoint_b,
@@ -317,7 +317,7 @@ def _einsum(graph: Graph, equation: str, *operands: Any) -> Any:
     if len(operands) == 1:
         (x,) = operands
         return ComplexTensor(
-            graph.call("einsum", equation, x.real), graph.call("einsum", equation, x.imag)
+            graph.make("einsum", equation, x.real), graph.make("einsum", equation, x.imag)
         )
     return _bilinear(graph, functools.partial(graph.call, "einsum", equation), *operands)
 
@@ -336,11 +336,11 @@ def _transform_axis(graph: Graph, x: Tensor, axis: int, *, inverse: bool = False
     """Transforms one axis of real or complex numbers; real ones give half of the spectrum."""
     is_real = not isinstance(x, ComplexTensor)
     parts = [x] if isinstance(x, Tensor) and is_real else [x.real, x.imag]  # type: ignore[attr-defined]
-    apart = graph.call("stack", parts, -1)
+    apart = graph.make("stack", parts, -1)
     place = x.shape.rank + axis
     has_batch = x.shape.rank > 1
     if not has_batch:
-        apart, place = graph.call("expand_dims", apart, 0), place + 1
+        apart, place = graph.make("expand_dims", apart, 0), place + 1
     size = x.shape[axis]
     sizes = [*apart.shape[:-1], 2]
     sizes[place] = None if size is None else (size // 2 + 1 if is_real else size)
@@ -351,7 +351,7 @@ def _transform_axis(graph: Graph, x: Tensor, axis: int, *, inverse: bool = False
     else:
         options["axis"] = place
     result = graph.add("DFT", operands, apart.dtype, sizes, **options)
-    result = result if has_batch else graph.call("squeeze", result, 0)
+    result = result if has_batch else graph.make("squeeze", result, 0)
     return ComplexTensor(result[..., 0], result[..., 1])
 
 
@@ -376,7 +376,7 @@ def _inverse_real_fourier(name: str, n_axes: int) -> Callable[..., Any]:
         # The other half of the spectrum has the conjugate numbers in the reverse order.
         size = int(fft_length[-1])
         tail = x[..., (size - 1) // 2 : 0 : -1]
-        whole = graph.call("concat", [x, ComplexTensor(tail.real, -tail.imag)], -1)
+        whole = graph.make("concat", [x, ComplexTensor(tail.real, -tail.imag)], -1)
         return _transform_axis(graph, whole, -1, inverse=True).real
 
     return call

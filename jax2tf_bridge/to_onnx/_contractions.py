@@ -32,7 +32,7 @@ def matmul(
 
 @function("linalg.matvec")
 def _matvec(graph: Graph, a: Tensor, b: Tensor, transpose_a: bool = False) -> Tensor:
-    column = graph.call("expand_dims", b, -1)
+    column = graph.make("expand_dims", b, -1)
     return squeeze(graph, matmul(graph, a, column, transpose_a), -1)
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
 from jax2tf_bridge._version import __version__
 from jax2tf_bridge.emitters import SizeAlgebra, building, make_operations, read, rewrite_program
-from jax2tf_bridge.portable import Aval, PortableFunction
+from jax2tf_bridge.errors import DTypeError
+from jax2tf_bridge.portable import Aval, PortableFunction, read_constant
 from jax2tf_bridge.to_onnx._builder import Builder, find_function
 from jax2tf_bridge.to_onnx._functions import as_dtype
 from jax2tf_bridge.to_onnx._graph import (
@@ -27,8 +30,60 @@ from shape_poly import make_plan, solve
 if TYPE_CHECKING:
     import onnx
 
-IR_VERSION = 10
-"""Version of the file format: the newest that releases of ONNX Runtime since 1.18 read."""
+_MIN_EXTERNAL_BYTES = 1024
+_ALIGNMENT = 4096
+"""Alignment of arrays in a data file, so that a runtime can map each into memory."""
+
+
+class ExternalData:
+    """A file with the elements of constants; equal ones are written once.
+
+    Attributes:
+      name: the name of the file, which is beside the model.
+    """
+
+    def __init__(self, name: str, file: BinaryIO) -> None:
+        """Stores an open file without content."""
+        self.name, self._file = name, file
+        self._places: dict[bytes, tuple[int, int]] = {}
+        self._size = 0
+
+    @property
+    def size(self) -> int:
+        """Number of bytes that were written."""
+        return self._size
+
+    def add(self, value: np.ndarray[Any, Any]) -> tuple[int, int]:
+        """Writes an array in row-major order; returns its offset and length in bytes."""
+        data = np.ascontiguousarray(value)
+        if sys.byteorder == "big":
+            data = data.byteswap()
+        content = data.reshape(-1).view(np.uint8).data
+        digest = hashlib.sha256(content).digest()
+        if digest not in self._places:
+            start = -(-self._size // _ALIGNMENT) * _ALIGNMENT
+            self._file.write(bytes(start - self._size))
+            self._file.write(content)
+            self._places[digest] = start, data.nbytes
+            self._size = start + data.nbytes
+        return self._places[digest]
+
+
+def _check_dtypes(portable: PortableFunction) -> None:
+    sides = (
+        (portable.in_paths(), portable.in_avals, ""),
+        (portable.out_tree.leaf_paths(), portable.out_avals, "the result "),
+    )
+    for paths, avals, what in sides:
+        for path, aval in zip(paths, avals, strict=True):
+            try:
+                as_dtype(aval.op_dtype)
+            except TypeError:
+                raise DTypeError(
+                    f"{what}{path} of {portable.name} has dtype {aval.dtype}, which ONNX Runtime "
+                    "does not compute with. Convert it to float32 or float16 outside of the "
+                    "function, and back within it."
+                ) from None
 
 
 def convert_function(
@@ -38,6 +93,7 @@ def convert_function(
     weights: Mapping[int, tuple[str, np.ndarray[Any, Any]]],
     *,
     opset: int,
+    external: ExternalData | None = None,
 ) -> onnx.ModelProto:
     """Converts a function to a model.
 
@@ -47,11 +103,15 @@ def convert_function(
       outputs: the names of the flat results.
       weights: the names and values of the other flat arguments, by index.
       opset: the version of ONNX's operations.
+      external: a file that large constants are written to; None if the model holds them.
 
     Raises:
       ModuleError: ONNX cannot express an operation.
+      DTypeError: ONNX Runtime does not compute with the dtype of an argument or result.
     """
-    graph = Graph(find_function, opset)
+    _check_dtypes(portable)
+    taken = {*inputs.values(), *outputs, *(name for name, _ in weights.values())}
+    graph = Graph(find_function, opset, taken)
     program = rewrite_program(portable, read(portable))
     with building(Builder(graph)):
         arguments = [
@@ -63,7 +123,7 @@ def convert_function(
         variables = _solve_sizes(portable, graph, arguments)
         kept = [arguments[i] for i in portable.module.kept_arguments]
         kept += [
-            graph.constant(np.asarray(constant.value), f"captured_{i}")
+            graph.constant(read_constant(portable, constant), f"captured_{i}")
             for i, constant in enumerate(portable.lifted_constants)
         ]
         results = make_operations(portable, program, kept, variables, for_onnx=True)
@@ -73,7 +133,7 @@ def convert_function(
         ]
     given = [(name, portable.in_avals[i]) for i, name in inputs.items()]
     made = list(zip(finals, portable.out_avals, strict=True))
-    return _make_model(portable.name, graph, given, made)
+    return _make_model(portable.name, graph, given, made, external)
 
 
 def _make_input(graph: Graph, name: str, aval: Aval) -> Tensor:
@@ -122,6 +182,7 @@ def _make_model(
     graph: Graph,
     inputs: Sequence[tuple[str, Aval]],
     outputs: Sequence[tuple[str, Aval]],
+    external: ExternalData | None,
 ) -> onnx.ModelProto:
     from onnx import helper
 
@@ -132,14 +193,19 @@ def _make_model(
         name,
         [_make_info(key, aval) for key, aval in inputs],
         [_make_info(key, aval) for key, aval in outputs],
-        [_make_constant(key, value) for key, value in graph.constants.items() if key in needed],
+        [
+            _make_constant(key, value, external)
+            for key, value in graph.constants.items()
+            if key in needed
+        ],
     )
+    opsets = [helper.make_opsetid("", graph.opset)]
     return helper.make_model(
         made,
         producer_name="jax2tf_bridge",
         producer_version=__version__,
-        ir_version=IR_VERSION,
-        opset_imports=[helper.make_opsetid("", graph.opset)],
+        ir_version=helper.find_min_ir_version_for(opsets),
+        opset_imports=opsets,
     )
 
 
@@ -161,9 +227,24 @@ def _make_info(name: str, aval: Aval) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, _onnx_dtype(dtype), sizes)
 
 
-def _make_constant(name: str, value: np.ndarray[Any, Any]) -> onnx.TensorProto:
+def _make_constant(
+    name: str, value: np.ndarray[Any, Any], external: ExternalData | None
+) -> onnx.TensorProto:
+    import onnx
     from onnx import numpy_helper
 
+    if external is not None and value.nbytes >= _MIN_EXTERNAL_BYTES:
+        offset, length = external.add(value)
+        tensor = onnx.TensorProto(
+            name=name,
+            dims=value.shape,
+            data_type=_onnx_dtype(DTYPES[value.dtype.name]),
+            data_location=onnx.TensorProto.EXTERNAL,
+        )
+        facts = {"location": external.name, "offset": offset, "length": length}
+        for key, fact in facts.items():
+            tensor.external_data.add(key=key, value=str(fact))
+        return tensor
     return numpy_helper.from_array(np.ascontiguousarray(value).reshape(value.shape), name)
 
 

@@ -124,8 +124,7 @@ def to_tensor(graph: Graph, value: Any, dtype: DType | None = None) -> Tensor:
     if isinstance(value, Tensor):
         return value
     if isinstance(value, (list, tuple)) and any(isinstance(x, Tensor) for x in value):
-        stacked: Tensor = graph.call("stack", value)
-        return stacked
+        return graph.make("stack", value)
     if dtype is None and not hasattr(value, "dtype"):
         array = np.asarray(value)
         wanted = {"i": np.int32, "f": np.float32}.get(array.dtype.kind, array.dtype)

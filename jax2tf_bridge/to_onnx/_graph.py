@@ -193,64 +193,64 @@ class Tensor:
         """Returns a key for the tensor."""
         return self.name
 
-    def _call(self, name: str, *args: Any) -> Any:
-        return self.graph.call(name, *args)
+    def _call(self, name: str, *args: Any) -> Tensor:
+        return self.graph.make(name, *args)
 
-    def __add__(self, other: Any) -> Any:
+    def __add__(self, other: Any) -> Tensor:
         return self._call("add", self, other)
 
-    def __radd__(self, other: Any) -> Any:
+    def __radd__(self, other: Any) -> Tensor:
         return self._call("add", other, self)
 
-    def __sub__(self, other: Any) -> Any:
+    def __sub__(self, other: Any) -> Tensor:
         return self._call("subtract", self, other)
 
-    def __rsub__(self, other: Any) -> Any:
+    def __rsub__(self, other: Any) -> Tensor:
         return self._call("subtract", other, self)
 
-    def __mul__(self, other: Any) -> Any:
+    def __mul__(self, other: Any) -> Tensor:
         return self._call("multiply", self, other)
 
-    def __rmul__(self, other: Any) -> Any:
+    def __rmul__(self, other: Any) -> Tensor:
         return self._call("multiply", other, self)
 
-    def __truediv__(self, other: Any) -> Any:
+    def __truediv__(self, other: Any) -> Tensor:
         return self._call("divide", self, other)
 
-    def __rtruediv__(self, other: Any) -> Any:
+    def __rtruediv__(self, other: Any) -> Tensor:
         return self._call("divide", other, self)
 
-    def __floordiv__(self, other: Any) -> Any:
+    def __floordiv__(self, other: Any) -> Tensor:
         return self._call("math.floordiv", self, other)
 
-    def __mod__(self, other: Any) -> Any:
+    def __mod__(self, other: Any) -> Tensor:
         return self._call("math.floormod", self, other)
 
-    def __matmul__(self, other: Any) -> Any:
+    def __matmul__(self, other: Any) -> Tensor:
         return self._call("linalg.matmul", self, other)
 
-    def __neg__(self) -> Any:
+    def __neg__(self) -> Tensor:
         return self._call("negative", self)
 
-    def __and__(self, other: Any) -> Any:
+    def __and__(self, other: Any) -> Tensor:
         return self._call("logical_and", self, other)
 
-    def __or__(self, other: Any) -> Any:
+    def __or__(self, other: Any) -> Tensor:
         return self._call("logical_or", self, other)
 
-    def __invert__(self) -> Any:
+    def __invert__(self) -> Tensor:
         return self._call("logical_not", self)
 
-    def __lt__(self, other: Any) -> Any:
+    def __lt__(self, other: Any) -> Tensor:
         return self._call("less", self, other)
 
-    def __le__(self, other: Any) -> Any:
+    def __le__(self, other: Any) -> Tensor:
         return self._call("less_equal", self, other)
 
-    def __gt__(self, other: Any) -> Any:
+    def __gt__(self, other: Any) -> Tensor:
         return self._call("greater", self, other)
 
-    def __ge__(self, other: Any) -> Any:
+    def __ge__(self, other: Any) -> Tensor:
         return self._call("greater_equal", self, other)
 
     def __eq__(self, other: object) -> Any:
@@ -265,7 +265,7 @@ class Tensor:
 
     __hash__ = object.__hash__
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: Any) -> Tensor:
         return self._call("getitem", self, key)
 
     def __bool__(self) -> bool:
@@ -310,11 +310,13 @@ class Graph:
     Attributes:
       find: returns the function of a name, such as "math.log".
       opset: the version of ONNX's operations.
+      taken: the names that new values must not get.
       constants: the constants by name.
     """
 
     find: Callable[[Graph, str], Callable[..., Any]]
     opset: int
+    taken: set[str] = field(default_factory=set)
     constants: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     _blocks: list[list[Node]] = field(default_factory=lambda: [[]])
     _shared: dict[Any, Tensor] = field(default_factory=dict)
@@ -330,6 +332,12 @@ class Graph:
         """Calls a function by its name."""
         return self.find(self, name)(*args, **options)
 
+    def make(self, name: str, *args: Any, **options: Any) -> Tensor:
+        """Calls a function that returns one tensor."""
+        result = self.call(name, *args, **options)
+        assert isinstance(result, Tensor), f"{name} returns one tensor"
+        return result
+
     @contextlib.contextmanager
     def in_scope(self, name: str) -> Iterator[None]:
         """Begins the names of new nodes with a text."""
@@ -341,7 +349,8 @@ class Graph:
 
     def new_name(self, kind: str) -> str:
         """Returns a name that no value has."""
-        return f"{self._scope}{kind}_{next(self._numbers)}"
+        names = (f"{self._scope}{kind}_{number}" for number in self._numbers)
+        return next(name for name in names if name not in self.taken)
 
     def argument(self, name: str, dtype: DType, shape: Sequence[int | None]) -> Tensor:
         """Makes an argument of the graph or of a subgraph."""
@@ -369,7 +378,8 @@ class Graph:
         return tensor
 
     def _name_constant(self) -> str:
-        return f"constant_{next(self._numbers)}"
+        with self.in_scope(""):
+            return self.new_name("constant")
 
     def add(
         self,

@@ -69,7 +69,7 @@ def _ones(graph: Graph, shape: Any, dtype: DType | None = None) -> Tensor:
 def _fill(graph: Graph, shape: Any, number: int, dtype: DType | None) -> Tensor:
     dtype = dtype or DTYPES["float32"]
     scalar = graph.constant(np.array(number, dtype.as_numpy_dtype))
-    return graph.call("broadcast_to", scalar, shape)  # type: ignore[no-any-return]
+    return graph.make("broadcast_to", scalar, shape)
 
 
 @function("range")
@@ -91,12 +91,12 @@ def reshape(graph: Graph, x: Any, shape: Any) -> Tensor:
     x = to_tensor(graph, x)
     sizes = known_sizes(shape)
     if x.value is not None and sizes is not None and None not in sizes:
-        return graph.constant(x.value.reshape(sizes))  # type: ignore[arg-type]
+        return graph.constant(x.value.reshape(sizes))
     result = None
     if sizes is not None:
         result = [None if size == -1 else size for size in sizes]
         if result.count(None) == 1 and -1 in sizes and x.shape.is_fully_defined():
-            total = int(np.prod(x.shape))  # type: ignore[arg-type]
+            total = int(np.prod(x.shape))
             rest = int(np.prod([size for size in result if size is not None]))
             result = [total // rest if size is None and rest else size for size in result]
     assert result is not None, "the rank of a shape is known"
@@ -164,9 +164,9 @@ def matrix_transpose(graph: Graph, x: Tensor) -> Tensor:
 
 
 @function("broadcast_to")
-def broadcast_to(graph: Graph, x: Any, shape: Any) -> Tensor:
+def broadcast_to(graph: Graph, value: Any, shape: Any) -> Tensor:
     """Repeats elements along axes of size 1 and new leading axes."""
-    x = to_tensor(graph, x)
+    x = to_tensor(graph, value)
     sizes = known_sizes(shape)
     assert sizes is not None, "the rank of a shape is known"
     if sizes == x.shape and sizes.is_fully_defined():
@@ -199,7 +199,7 @@ def concat(graph: Graph, values: Sequence[Any], axis: int) -> Tensor:
     if len(tensors) == 1:
         return tensors[0]
     if all(x.value is not None for x in tensors):
-        return graph.constant(np.concatenate([x.value for x in tensors], axis))  # type: ignore[misc]
+        return graph.constant(np.concatenate([x.value for x in tensors], axis))
     sizes = list(tensors[0].shape)
     for i in range(len(sizes)):
         column = [x.shape[i] for x in tensors]
@@ -369,7 +369,7 @@ def _list(graph: Graph, vector: Any) -> list[Any]:
     if not isinstance(vector, Tensor):
         return list(vector)
     if vector.value is not None:
-        return vector.value.tolist()
+        return list(vector.value.tolist())
     return [getitem(graph, vector, i) for i in range(vector.shape[0] or 0)]
 
 
@@ -399,9 +399,9 @@ def _reverse(graph: Graph, x: Tensor, axis: Sequence[int]) -> Tensor:
 def _diag_part(graph: Graph, x: Tensor) -> Tensor:
     rows, columns = x.shape[-2:]
     count = None if rows is None or columns is None else min(rows, columns)
-    shape = graph.call("shape", x)
-    length = graph.call("minimum", getitem(graph, shape, -2), getitem(graph, shape, -1))
-    place = graph.call("range", length)
+    shape = graph.make("shape", x)
+    length = graph.make("minimum", getitem(graph, shape, -2), getitem(graph, shape, -1))
+    place = graph.make("range", length)
     flat = reshape(graph, x, concat(graph, [shape[:-2], [-1]], 0))
     step = getitem(graph, shape, -1) + 1
     result = gather(graph, flat, place * step, axis=-1)
@@ -411,9 +411,9 @@ def _diag_part(graph: Graph, x: Tensor) -> Tensor:
 
 @function("linalg.set_diag")
 def _set_diag(graph: Graph, x: Tensor, diagonal: Tensor) -> Tensor:
-    shape = graph.call("shape", x)
-    rows = graph.call("range", getitem(graph, shape, -2))
-    columns = graph.call("range", getitem(graph, shape, -1))
+    shape = graph.make("shape", x)
+    rows = graph.make("range", getitem(graph, shape, -2))
+    columns = graph.make("range", getitem(graph, shape, -1))
     is_diagonal = expand_dims(graph, rows, -1) == columns
     filled = expand_dims(graph, diagonal, -1)
     return choose(graph, is_diagonal, filled, x)
@@ -471,15 +471,15 @@ def _gather_in_batches(graph: Graph, x: Tensor, index: Tensor, axis: int, batch:
             *range(batch + n_new + n_between, moved.shape.rank),
         ]
         return transpose(graph, moved, back)
-    inner = graph.call("shape", x)[batch + 1 :]
-    shape = graph.call("shape", index)
+    inner = graph.make("shape", x)[batch + 1 :]
+    shape = graph.make("shape", index)
     rows = reshape(graph, x, concat(graph, [[-1], inner], 0))
-    count = graph.call("shape", x)[batch]
+    count = graph.make("shape", x)[batch]
     # The number of each batch, times the size of the axis, is where its rows begin.
     total = functools.reduce(
         lambda a, b: a * b, (shape[i] for i in range(batch)), to_tensor(graph, 1)
     )
-    starts = graph.call("range", total) * count
+    starts = graph.make("range", total) * count
     ones = [[1] for _ in range(index.shape.rank - batch)]
     starts = reshape(graph, starts, concat(graph, [shape[:batch], *ones], 0))
     sizes = [*index.shape, *x.shape[batch + 1 :]]
@@ -503,7 +503,7 @@ def _searchsorted(graph: Graph, numbers: Any, values: Tensor) -> Tensor:
     """Counts the numbers that are less than each value."""
     row = to_tensor(graph, numbers, values.dtype)
     is_less = expand_dims(graph, values, -1) > row
-    return graph.call("reduce_sum", cast(graph, is_less, _INT32), -1)
+    return graph.make("reduce_sum", cast(graph, is_less, _INT32), -1)
 
 
 # Scatters.
@@ -551,7 +551,7 @@ def _combine_segments(
     rank = ids.shape.rank
     shape = concat(
         graph,
-        [expand_dims(graph, to_tensor(graph, count), 0), graph.call("shape", updates)[rank:]],
+        [expand_dims(graph, to_tensor(graph, count), 0), graph.make("shape", updates)[rank:]],
         0,
     )
     rows = _fill(graph, shape, initial, updates.dtype)

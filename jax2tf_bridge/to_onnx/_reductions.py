@@ -35,8 +35,8 @@ def _reduced_shape(x: Tensor, axis: Any, *, keeps_axes: bool) -> tuple[list[int]
 
 def _reduction(name: str, operation: str, *, keeps_bits: bool = False) -> Callable[..., Tensor]:
     @function(name)
-    def call(graph: Graph, x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
-        x = to_tensor(graph, x)
+    def call(graph: Graph, value: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+        x = to_tensor(graph, value)
         axes, shape = _reduced_shape(x, axis, keeps_axes=keepdims)
         if not axes:
             return x
@@ -125,7 +125,7 @@ def _top_k(graph: Graph, x: Tensor, k: Any) -> _TopK:
     within = find_kernel("TopK", x.dtype)
     count = cast(graph, to_tensor(graph, k), _INT64)
     number = None if count.value is None else int(count.value)
-    vector = graph.call("expand_dims", count, 0)
+    vector = graph.make("expand_dims", count, 0)
     shape = [*x.shape[:-1], number]
     values, places = graph.add_several(
         "TopK", [cast(graph, x, within), vector], [(within, shape), (_INT64, shape)], axis=-1
@@ -136,7 +136,7 @@ def _top_k(graph: Graph, x: Tensor, k: Any) -> _TopK:
 @function("norm")
 def _norm(graph: Graph, x: Tensor, axis: int, keepdims: bool = False) -> Tensor:
     square = elementwise(graph, "Mul", x, x)
-    total = graph.call("reduce_sum", square, axis, keepdims)
+    total = graph.make("reduce_sum", square, axis, keepdims)
     return elementwise(graph, "Sqrt", total)
 
 

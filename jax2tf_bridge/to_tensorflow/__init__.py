@@ -19,12 +19,8 @@ from jax2tf_bridge.to_tensorflow._constants import Key as Key
 from jax2tf_bridge.to_tensorflow._constants import SharedConstants as SharedConstants
 from jax2tf_bridge.to_tensorflow._constants import constant_array as constant_array
 from jax2tf_bridge.to_tensorflow._constants import constant_key as constant_key
-from jax2tf_bridge.to_tensorflow._dtypes import can_become as can_become
 from jax2tf_bridge.to_tensorflow._dtypes import can_have_shape as can_have_shape
-from jax2tf_bridge.to_tensorflow._dtypes import can_hold_number as can_hold_number
 from jax2tf_bridge.to_tensorflow._dtypes import cast_if_needed as cast_if_needed
-from jax2tf_bridge.to_tensorflow._dtypes import dtype_name as dtype_name
-from jax2tf_bridge.to_tensorflow._dtypes import is_accepted_as as is_accepted_as
 from jax2tf_bridge.to_tensorflow._dtypes import is_in_range as is_in_range
 from jax2tf_bridge.to_tensorflow._dtypes import op_dtype as op_dtype
 from jax2tf_bridge.to_tensorflow._dtypes import static_shape as static_shape

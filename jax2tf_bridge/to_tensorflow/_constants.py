@@ -9,8 +9,8 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.errors import FunctionError, ModuleError
-from jax2tf_bridge.portable import LiftedConstant, PortableFunction
+from jax2tf_bridge.errors import FunctionError
+from jax2tf_bridge.portable import LiftedConstant, PortableFunction, read_constant
 from jax2tf_bridge.to_tensorflow._dtypes import op_dtype
 
 Key: TypeAlias = Hashable
@@ -145,14 +145,5 @@ def constant_array(portable: PortableFunction, constant: LiftedConstant) -> np.n
       ModuleError: the portable function does not hold the array.
       DTypeError: TF lacks its dtype.
     """
-    dtype = op_dtype(constant.aval, f"The constant {constant.name} of {portable.name}")
-    if constant.data is None:
-        raise ModuleError(
-            f"{portable.name} captured the array {constant.name or constant.digest} "
-            f"({constant.aval}), which its portable function does not hold: it was written "
-            "without arrays. Write the file with arrays=True, or pass the weights as an argument."
-        )
-    stored = tf.as_dtype(constant.aval.module_dtype).as_numpy_dtype
-    array = np.frombuffer(constant.data, dtype=stored).astype(dtype.as_numpy_dtype, copy=False)
-    # All sizes of a constant are ints; the filter is for the type checker.
-    return array.reshape([size for size in constant.aval.op_shape if isinstance(size, int)])
+    op_dtype(constant.aval, f"The constant {constant.name} of {portable.name}")
+    return read_constant(portable, constant)

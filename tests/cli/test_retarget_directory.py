@@ -18,8 +18,9 @@ import tensorflow as tf
 
 from jax2tf_bridge import Target, convert, export, inspect
 from jax2tf_bridge.inspecting import read_saved_model
-from jax2tf_bridge.saving import Signature, save_functions
+from jax2tf_bridge.saving import save_functions
 from jax2tf_bridge.serialization import read_function
+from jax2tf_bridge.signatures import Signature
 from tests.cli.conftest import Ok, Run
 from tests.saved_model.by_hand import INT4, INT32, Call, Model
 

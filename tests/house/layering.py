@@ -17,11 +17,11 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("portable",),
     ("serialization", "comparing", "emitters"),
     ("weights", "saved_model", "from_jax", "to_tensorflow"),
-    ("publishing",),
+    ("publishing", "signatures"),
     ("serving_requests",),
     ("colocated", "inspecting", "loading", "saving", "calling_tf", "jax_export", "stablehlo"),
     ("parallel", "verifying", "converting", "serve_checking", "scoring"),
-    ("keras", "litert", "compat", "beam", "c_library"),
+    ("keras", "litert", "to_onnx", "compat", "beam", "c_library"),
     ("facade",),
     ("cli",),
 )
@@ -50,6 +50,8 @@ _AT_CALLS = frozenset(
         "weights",
         "stablehlo",
         "serve_checking",
+        "signatures",
+        "to_onnx",
         "c_library",
         "facade",
     }

@@ -34,7 +34,7 @@ from jax2tf_bridge.litert import LiteRTModel
 
 # Private: answers that LiteRT does not give are judged.
 from jax2tf_bridge.litert._comparison import Answers, check_model, example_of
-from jax2tf_bridge.saving import ServedArray
+from jax2tf_bridge.signatures import ServedArray
 from tests.litert.running import interpreter
 
 RANDOM = np.random.default_rng(0)

@@ -17,7 +17,7 @@ from jax2tf_bridge.saving.buckets import (
     make_bucketing,
     pad_to_buckets,
 )
-from jax2tf_bridge.saving.signatures import valid_names
+from jax2tf_bridge.signatures import valid_names
 from shape_poly import symbolic_shape
 
 

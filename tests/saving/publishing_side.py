@@ -27,13 +27,9 @@ import tensorflow as tf
 
 from jax2tf_bridge.publishing import publish_version, published_versions, rollback
 from jax2tf_bridge.saved_model import SERVING_DEFAULT
-from jax2tf_bridge.saving import (
-    SaveOptions,
-    Signature,
-    publish_weights,
-    save_functions,
-)
+from jax2tf_bridge.saving import SaveOptions, publish_weights, save_functions
 from jax2tf_bridge.serialization import read_function
+from jax2tf_bridge.signatures import Signature
 
 # Private: a system that cannot exchange two directories, and steps that stop.
 from jax2tf_bridge.storage import _whole_directory

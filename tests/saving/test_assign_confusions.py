@@ -18,7 +18,7 @@ from jax2tf_bridge.saving import assign_weights
 
 # Private: the names of all variables, which assign_weights shows only in errors.
 from jax2tf_bridge.saving.weights._assign import model_variables
-from jax2tf_bridge.saving.weights._params import match
+from jax2tf_bridge.signatures._params import match
 
 ONE = np.float32(1)
 

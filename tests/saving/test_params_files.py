@@ -29,7 +29,7 @@ from jax2tf_bridge import (
 )
 from jax2tf_bridge.cli import main
 from jax2tf_bridge.errors import DTypeError, FileFormatError, ShapeError, StructureError
-from jax2tf_bridge.saving import leaf_names
+from jax2tf_bridge.signatures import leaf_names
 from jax2tf_bridge.storage import AnyPath
 from jax2tf_bridge.weights import flatten_state, to_state_dict
 from tests.fresh_process import run_python

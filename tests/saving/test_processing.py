@@ -15,8 +15,8 @@ import tensorflow as tf
 
 from jax2tf_bridge import Processing, Signature, save
 from jax2tf_bridge.errors import SavingError, UnsoundBucketsError
+from jax2tf_bridge.portable import is_accepted_as
 from jax2tf_bridge.saving import SavedModel
-from jax2tf_bridge.to_tensorflow import is_accepted_as
 from tests.saving.flat_signatures import flat_signature
 from tests.saving.recorded_instructions import assert_instructions_are_recorded
 from tests.saving.saved_functions import contents

@@ -22,8 +22,8 @@ from jax2tf_bridge import (
     write_function,
 )
 from jax2tf_bridge.errors import FunctionError, GradientError
-from jax2tf_bridge.saving.signatures import valid_names
 from jax2tf_bridge.saving.weights import Weights
+from jax2tf_bridge.signatures import valid_names
 from tests.saving.saved_functions import DENSE, PARAMS, X, dense
 
 

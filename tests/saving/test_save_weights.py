@@ -17,19 +17,13 @@ from jax2tf_bridge import Signature, export, publish, save
 from jax2tf_bridge.errors import DTypeError, SavingError
 from jax2tf_bridge.portable import LEAF, Aval, TreeSpec
 from jax2tf_bridge.saved_model import append_tensors
-from jax2tf_bridge.saving import leaf_names
 
 # Private: no fast checksum is installed.
-from jax2tf_bridge.saving.weights import (
-    SavedVariable,
-    WeightLeaf,
-    _variables,
-    make_variable,
-    renew_fingerprint,
-)
+from jax2tf_bridge.saving.weights import SavedVariable, _variables, make_variable, renew_fingerprint
 
 # Private: a checkpoint that TensorFlow would have written otherwise.
 from jax2tf_bridge.saving.weights._checkpoint import check_keys, to_new_tensor
+from jax2tf_bridge.signatures import WeightLeaf, leaf_names
 from tests.sampling import sampled
 
 X = np.ones((2, 3), np.float32)

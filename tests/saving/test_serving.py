@@ -28,7 +28,7 @@ from jax2tf_bridge.saving.serving._instructions import make_serving_instructions
 from jax2tf_bridge.saving.serving._precompile import cache_environment
 from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, make_zeros
 from jax2tf_bridge.saving.serving._warm_up_requests import make_bucket_requests
-from jax2tf_bridge.saving.signatures import ServedArray
+from jax2tf_bridge.signatures import ServedArray
 from tests.fresh_process import run_python
 from tests.saving.bucketed_functions import aval, named
 from tests.saving.precompiling import in_this_process

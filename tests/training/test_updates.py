@@ -33,7 +33,8 @@ from jax2tf_bridge.errors import BridgeError, DTypeError, SavingError, ShapeErro
 
 # Private: compares a model with answers that it does not give.
 from jax2tf_bridge.litert._comparison import answers_of_tensorflow, check_model
-from jax2tf_bridge.saving import ServedArray, WeightSignature
+from jax2tf_bridge.saving import WeightSignature
+from jax2tf_bridge.signatures import ServedArray
 from tests.litert.running import interpreter
 from tests.training.steps import TRAININGS
 

@@ -9,7 +9,6 @@ from jax2tf_bridge.saving.buckets._buckets import check_unchecked as check_unche
 from jax2tf_bridge.saving.buckets._buckets import check_variables as check_variables
 from jax2tf_bridge.saving.buckets._buckets import format_sizes as format_sizes
 from jax2tf_bridge.saving.buckets._buckets import is_plain as is_plain
-from jax2tf_bridge.saving.buckets._buckets import list_masks as list_masks
 from jax2tf_bridge.saving.buckets._buckets import make_bucketing as make_bucketing
 from jax2tf_bridge.saving.buckets._padding import NamedCall as NamedCall
 from jax2tf_bridge.saving.buckets._padding import pad_to_buckets as pad_to_buckets

@@ -13,6 +13,7 @@ from jax2tf_bridge._utils import as_integer, did_you_mean
 from jax2tf_bridge.comparing import batch_variable
 from jax2tf_bridge.errors import Argument, Blank, DTypeError, Message, ShapeError
 from jax2tf_bridge.portable import Aval, variables_in
+from jax2tf_bridge.signatures import list_masks
 from shape_poly import Comparison, Dim, Plan, SymbolicScope, make_plan, shape_text, variables_of
 
 Oversize: TypeAlias = Literal["split", "as is"]
@@ -382,22 +383,6 @@ def check_buckets(name: str, buckets: Any) -> None:
             f"{name}: buckets={buckets!r}: expected a mapping, as {{'b': [1, 8, 32]}}. To have "
             "buckets chosen, pass save(..., expected_sizes=[...]), the sizes of requests."
         )
-
-
-def list_masks(name: str, mask: Any) -> tuple[str, ...]:
-    """Lists the names in the `mask` option.
-
-    Raises:
-      ShapeError: `mask` is neither a name, a list of names nor None.
-    """
-    if isinstance(mask, str):
-        return (mask,)
-    masks = () if mask is None else mask
-    if not isinstance(masks, Sequence) or not all(isinstance(each, str) for each in masks):
-        raise ShapeError(
-            f"{name}: mask={mask!r}: expected the name of an input, as 'mask', or a list of names"
-        )
-    return tuple(masks)
 
 
 def check_variables(name: str, buckets: Iterable[str], inputs: Mapping[str, Aval]) -> None:

@@ -35,7 +35,7 @@ from jax2tf_bridge.saving.serving._row_rules import (
     find_obstacle,
 )
 from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest
-from jax2tf_bridge.saving.signatures import Endpoint, ServedArray, Sides
+from jax2tf_bridge.saving.signatures import Endpoint
 from jax2tf_bridge.serving_requests import (
     GRPC_PORT,
     REST_PORT,
@@ -47,6 +47,7 @@ from jax2tf_bridge.serving_requests import (
     find_versions_folder,
     has_values,
 )
+from jax2tf_bridge.signatures import ServedArray, Sides
 from jax2tf_bridge.storage import AnyPath, as_path
 from shape_poly import SymbolicScope
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jax2tf_bridge.portable import variables_in
 from jax2tf_bridge.saving.buckets import Bucketing, is_plain
-from jax2tf_bridge.saving.signatures import ServedArray
+from jax2tf_bridge.signatures import ServedArray
 from shape_poly import variables_of
 
 CHANGES_WEIGHTS = "each request changes weights"

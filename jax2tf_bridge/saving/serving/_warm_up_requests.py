@@ -22,15 +22,8 @@ from jax2tf_bridge.saving.buckets import (
 )
 from jax2tf_bridge.saving.serving._precompile import extract_first_line
 from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, make_zeros
-from jax2tf_bridge.saving.signatures import (
-    Endpoint,
-    NamedPort,
-    ServedArray,
-    avals_of,
-    check_preprocess,
-    examples_of,
-    run_preprocess,
-)
+from jax2tf_bridge.saving.signatures import Endpoint, check_preprocess, run_preprocess
+from jax2tf_bridge.signatures import NamedPort, ServedArray, avals_of, examples_of
 from jax2tf_bridge.to_tensorflow import can_have_shape
 from shape_poly import (
     Comparison,

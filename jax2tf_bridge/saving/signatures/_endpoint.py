@@ -16,27 +16,26 @@ import tensorflow as tf
 from jax2tf_bridge._dtypes import KEYS, is_integer
 from jax2tf_bridge._utils import array_type_text
 from jax2tf_bridge.errors import BridgeError, SavingError
-from jax2tf_bridge.portable import Aval, CallStructure, PortableFunction, TreeSpec
+from jax2tf_bridge.portable import (
+    Aval,
+    CallStructure,
+    PortableFunction,
+    TreeSpec,
+    dtype_name,
+    is_accepted_as,
+)
 from jax2tf_bridge.saving.buckets import Bucketing, Inputs, NamedCall, PieceGradients
-from jax2tf_bridge.saving.signatures._inputs import (
+from jax2tf_bridge.saving.signatures._updates import Results, WeightLock, assign_all
+from jax2tf_bridge.saving.weights import convert_stored
+from jax2tf_bridge.signatures import (
     NamedPort,
+    Signature,
     SignatureInputs,
     as_op_aval,
     examples_of,
     name_ports,
 )
-from jax2tf_bridge.saving.signatures._signature import Signature
-from jax2tf_bridge.saving.signatures._updates import Results, WeightLock, assign_all
-from jax2tf_bridge.saving.weights import convert_stored
-from jax2tf_bridge.to_tensorflow import (
-    Constants,
-    StoredGradients,
-    TracedOnce,
-    call_flat,
-    dtype_name,
-    is_accepted_as,
-    op_dtype,
-)
+from jax2tf_bridge.to_tensorflow import Constants, StoredGradients, TracedOnce, call_flat, op_dtype
 from shape_poly import is_symbolic_dim
 
 

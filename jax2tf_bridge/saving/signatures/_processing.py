@@ -12,17 +12,11 @@ import tensorflow as tf
 
 from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.errors import BridgeError, SavingError, StructureError, format_bullets
+from jax2tf_bridge.portable import is_accepted_as
 from jax2tf_bridge.saving.buckets import NamedCall
 from jax2tf_bridge.saving.signatures._endpoint import Endpoint
-from jax2tf_bridge.saving.signatures._inputs import NamedPort, ServedArray, Sides
-from jax2tf_bridge.saving.signatures._signature import Signature
-from jax2tf_bridge.to_tensorflow import (
-    can_have_shape,
-    cast_if_needed,
-    is_accepted_as,
-    op_dtype,
-    tf_compat,
-)
+from jax2tf_bridge.signatures import NamedPort, ServedArray, Sides, Signature
+from jax2tf_bridge.to_tensorflow import can_have_shape, cast_if_needed, op_dtype, tf_compat
 
 _NUMBERS = (bool, int, float, complex)
 _LIBRARIES = frozenset({"jax", "keras", "numpy", "tensorflow"})

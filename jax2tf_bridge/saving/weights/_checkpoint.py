@@ -23,7 +23,9 @@ from jax2tf_bridge.saved_model import (
     bytes_field,
     varint_field,
 )
-from jax2tf_bridge.saving.weights._variables import SavedVariable, WeightLeaf
+from jax2tf_bridge.saving.weights._variables import SavedVariable
+from jax2tf_bridge.signatures import WeightLeaf
+from jax2tf_bridge.to_tensorflow import op_dtype
 from jax2tf_bridge.weights.msgpack import byte_blocks
 
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
@@ -78,9 +80,9 @@ def _without_value(variables: Sequence[SavedVariable]) -> Iterator[SavedVariable
 
 def to_new_tensor(leaf: WeightLeaf) -> NewTensor:
     """Describes the tensor to write; its bytes are read only then."""
-    dtype = np.dtype(leaf.dtype.as_numpy_dtype)
+    dtype = np.dtype(op_dtype(leaf.aval, leaf.path).as_numpy_dtype)
     return NewTensor(
-        TensorSpec(leaf.dtype.name, leaf.shape),
+        TensorSpec(op_dtype(leaf.aval, leaf.path).name, leaf.shape),
         lambda: byte_blocks(leaf.original_array(), dtype),
     )
 

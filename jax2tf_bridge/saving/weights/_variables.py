@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -13,26 +12,25 @@ import tensorflow as tf
 
 from jax2tf_bridge._dtypes import NARROW_FLOATS
 from jax2tf_bridge._utils import did_you_mean
-from jax2tf_bridge.errors import BridgeError, DTypeError, SavingError, make_mismatch_error
-from jax2tf_bridge.portable import Aval, LiftedConstant, PortableFunction, TreeSpec
+from jax2tf_bridge.errors import BridgeError, DTypeError, SavingError
+from jax2tf_bridge.portable import (
+    Aval,
+    LiftedConstant,
+    PortableFunction,
+    TreeSpec,
+    dtype_name,
+    is_accepted_as,
+)
 from jax2tf_bridge.saved_model import is_fast
-from jax2tf_bridge.saving.weights._params import PathWeights, leaf_keys, leaves_for
+from jax2tf_bridge.signatures import PARAMS, WeightLeaf, weight_leaves
 from jax2tf_bridge.to_tensorflow import (
     Key,
-    can_become,
-    can_hold_number,
     cast_if_needed,
     constant_array,
     constant_key,
-    dtype_name,
-    is_accepted_as,
     op_dtype,
     tf_compat,
 )
-from jax2tf_bridge.weights.msgpack import host_array, is_jax_array
-from shape_poly import shape_text
-
-PARAMS = "params"
 
 LITERT_VARIABLES = {
     "int16": "int32",
@@ -116,7 +114,7 @@ class Weights:
             name, aval = leaf.name, leaf.aval
             if name not in self._by_name:
                 trained = is_trainable(name, aval, self._trainable)
-                stored = leaf.stored_as(self._stored_as.get(leaf.dtype.name))
+                stored = leaf.stored_as(self._stored_as.get(op_dtype(leaf.aval, leaf.path).name))
                 variable = make_variable(stored, trainable=trained, name=name)
                 self._by_name[name] = SavedVariable(PARAMS, stored, variable)
                 self._leaves[name] = leaf
@@ -127,10 +125,10 @@ class Weights:
                     f"weights, and would both be named {name}: the functions were exported with "
                     "weights in different containers. Export all of them with the same."
                 )
-            elif self._leaves[name].dtype != op_dtype(aval, leaf.path):
+            elif self._leaves[name].aval.op_dtype != aval.op_dtype:
                 raise DTypeError(
                     f"{leaf.path}: {portable.name} takes it as {aval.dtype}, and another signature "
-                    f"as {self._leaves[name].dtype.name}. Export all of them for one."
+                    f"as {self._leaves[name].aval.op_dtype}. Export all of them for one."
                 )
         self._trees.append(tree)
         return [self._by_name[leaf.name].variable for leaf in leaves]
@@ -145,139 +143,11 @@ class Weights:
         return tuple(self._by_name.values())
 
 
-@dataclass(frozen=True)
-class WeightLeaf:
-    """Array that a function takes: a leaf of its weights, or a lifted constant.
-
-    Attributes:
-      path: its path in Python's notation, "params['dense']['kernel']".
-      name: the name of its variable, "dense/kernel".
-      aval: the type that the function takes.
-      value: the user's value.
-    """
-
-    path: str
-    name: str
-    aval: Aval
-    value: Any
-
-    @property
-    def dtype(self) -> tf.DType:
-        """Dtype in which TensorFlow holds it."""
-        return op_dtype(self.aval, self.path)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of its value."""
-        return tuple(np.shape(self.value))
-
-    def array(self) -> np.ndarray:
-        """Returns the value in the dtype in which TensorFlow holds it."""
-        return self.original_array().astype(self.dtype.as_numpy_dtype, copy=False)
-
-    def stored_as(self, dtype: str | None) -> WeightLeaf:
-        """Returns the leaf in the dtype of its variable; None leaves it as it is.
-
-        `convert_stored` returns the values.
-        """
-        if dtype is None:
-            return self
-        aval = Aval(self.shape, dtype)
-        return replace(self, aval=aval, value=convert_array(self.array(), dtype))
-
-    def original_array(self) -> np.ndarray:
-        """Returns the value in its own dtype; a view of arrays in this machine's memory."""
-        value = self.value
-        if isinstance(value, (tf.Tensor, tf.Variable)):
-            return np.asarray(tf.convert_to_tensor(value).numpy())
-        # For other arrays JAX raises an error that says why they have no value.
-        if is_jax_array(value) and not value.is_deleted() and value.is_fully_addressable:
-            return host_array(value)
-        return np.asarray(value)
-
-
-def convert_array(array: np.ndarray, dtype: str) -> np.ndarray:
-    """Converts an array as `convert_stored` converts a tensor."""
-    target = np.dtype(tf.as_dtype(dtype).as_numpy_dtype)
-    return array.view(target) if array.dtype.itemsize == target.itemsize else array.astype(target)
-
-
 def convert_stored(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     """Converts a tensor from or to the dtype that its variable has instead of its own."""
     if tensor.dtype == dtype:
         return tensor
     return tf.bitcast(tensor, dtype) if tensor.dtype.size == dtype.size else tf.cast(tensor, dtype)
-
-
-def weight_leaves(portable: PortableFunction, params: Any) -> list[WeightLeaf]:
-    """Finds the weights that are a function's first argument, in the order of its leaves.
-
-    Args:
-      portable: the function.
-      params: the weights, as for `leaves_for`.
-
-    Raises:
-      StructureError, ShapeError, DTypeError: the weights are not of the function's structure,
-        shapes or dtypes; each difference is listed.
-    """
-    (tree, *_), (path, *_) = portable.in_tree.children[0].children, portable.argument_names
-    values = leaves_for(tree, params, f"the argument {path} of {portable.name}", PARAMS)
-    described = zip(
-        tree.leaf_paths(PARAMS), leaf_names(tree), portable.in_avals, values, strict=False
-    )
-    leaves = [WeightLeaf(*each) for each in described]
-    _check_leaves(portable, path, leaves, params)
-    return leaves
-
-
-def _check_leaves(
-    portable: PortableFunction, argument: str, leaves: Sequence[WeightLeaf], params: Any
-) -> None:
-    expected = []
-    for leaf in leaves:
-        aval = leaf.aval
-        if aval.element_shape:  # a PRNG key is passed as its words
-            aval = Aval(aval.op_shape, aval.op_dtype)
-        dtype = dtype_name(leaf.value)
-        if dtype is None:
-            is_accepted = can_hold_number(leaf.value, aval.dtype)
-        else:
-            is_accepted = can_become(dtype, aval.dtype)
-        expected.append((leaf.path, leaf.value, aval.shape, aval.dtype, is_accepted))
-    file = params.file if isinstance(params, PathWeights) else ""
-    check_types(
-        f"{f'The weights in {file}' if file else 'params'} do not fit the argument {argument} "
-        f"of {portable.name}",
-        expected,
-        "Pass the weights that it was exported with, or export it for these.",
-    )
-
-
-def check_types(
-    text: str, values: Iterable[tuple[str, Any, Sequence[Any], str, bool]], advice: str
-) -> None:
-    """Raises unless values have the expected shapes and dtypes.
-
-    Args:
-      text: the first sentence of the error.
-      values: for each value its path, the value, the expected shape (None for any size), the
-        expected dtype, and whether its own dtype is accepted.
-      advice: the last sentence of the error.
-
-    Raises:
-      ShapeError, DTypeError, ArgumentsError: a shape, a dtype, or both differ.
-    """
-    shapes, dtypes = [], []
-    for path, value, expected_shape, dtype, is_accepted in values:
-        shape = tuple(np.shape(value))
-        if not tf.TensorShape(expected_shape).is_compatible_with(shape):
-            expected = shape_text(["?" if d is None else d for d in expected_shape])
-            hint = " (transposed?)" if tuple(expected_shape) == shape[::-1] else ""
-            shapes.append(f"{path}: expected shape {expected}, got {shape_text(shape)}{hint}")
-        if not is_accepted:
-            dtypes.append(f"{path}: expected {dtype}, got {dtype_name(value) or repr(value)}")
-    if shapes or dtypes:
-        raise make_mismatch_error(text, shapes, dtypes, advice)
 
 
 def is_trainable(name: str, aval: Aval, trainable: bool | Sequence[str]) -> bool:
@@ -382,33 +252,6 @@ class ConstantVariables:
         ]
 
 
-def leaf_names(tree: TreeSpec) -> tuple[str, ...]:
-    """Names each leaf by its path, "dense/kernel" or "layers/0/w"; names are unique.
-
-    >>> leaf = TreeSpec("leaf")
-    >>> leaf_names(TreeSpec("dict", keys=("a b", 3), children=(leaf, leaf)))
-    ('a_b', '3')
-    """
-    return names_of([keys for keys, _ in leaf_keys(tree)])
-
-
-def names_of(paths: Sequence[Sequence[Any]]) -> tuple[str, ...]:
-    """Names each leaf by the keys that lead to it, as `leaf_names` does."""
-    taken: set[str] = set()
-    names = [""] * len(paths)
-    # Sorted, because containers with the same keys may differ in order (OrderedDict, dict).
-    for i in sorted(range(len(paths)), key=lambda i: (list(map(str, paths[i])), i)):
-        parts = [re.sub(r"[^\w.\-]+", "_", str(part), flags=re.ASCII) for part in paths[i]]
-        plain = "/".join(parts)
-        name, number = plain or "params", 0
-        while name.lower() in taken:
-            number += 1
-            name = f"{plain}_{number}"
-        taken.add(name.lower())
-        names[i] = name
-    return tuple(names)
-
-
 def has_prefix(name: str, prefix: str) -> bool:
     """Returns whether a weight's name begins with the keys of a prefix ("dense" or "dense/")."""
     prefix = prefix.rstrip("/")
@@ -421,13 +264,14 @@ def make_variable(leaf: WeightLeaf, *, trainable: bool, name: str) -> tf.Variabl
     The bridge writes it if TensorFlow has variables without values and checksums are fast.
     Otherwise TensorFlow, which has to hold a copy, is faster.
     """
+    dtype = op_dtype(leaf.aval, leaf.path)
     if is_fast():
         variable = tf_compat.make_uninitialized_variable(
-            leaf.shape, leaf.dtype, trainable=trainable, name=name
+            leaf.shape, dtype, trainable=trainable, name=name
         )
         if variable is not None:
             return variable
-    return tf.Variable(leaf.array(), trainable=trainable, name=name, dtype=leaf.dtype)
+    return tf.Variable(leaf.array(), trainable=trainable, name=name, dtype=dtype)
 
 
 def as_saved(leaf: Any, dtype: str, *, accepts_bfloat16: bool = False) -> Any:

@@ -14,8 +14,7 @@ from jax2tf_bridge._dtypes import KEYS
 from jax2tf_bridge._utils import array_type_text, did_you_mean
 from jax2tf_bridge.errors import SavingError
 from jax2tf_bridge.portable import Aval, variables_in
-from jax2tf_bridge.saving.buckets import list_masks
-from jax2tf_bridge.saving.signatures._signature import Signature
+from jax2tf_bridge.signatures._signature import Signature, list_masks
 from shape_poly import Dim, is_symbolic_dim
 
 

@@ -1,0 +1,348 @@
+"""save_onnx(): functions as ONNX models."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jax2tf_bridge._utils import reraise_interrupts
+from jax2tf_bridge.errors import Argument, Message, MissingDependencyError, SavingError
+from jax2tf_bridge.portable import PortableFunction
+from jax2tf_bridge.signatures import (
+    ServedArray,
+    Signature,
+    SignatureInputs,
+    Signatures,
+    keys_as_words,
+    name_ports,
+    open_params,
+    prepare,
+    served_text,
+    weight_leaves,
+)
+from jax2tf_bridge.storage import (
+    AnyPath,
+    as_path,
+    check_file_path,
+    replace_file_at,
+    whole_directory,
+)
+from jax2tf_bridge.targets import Target
+from jax2tf_bridge.to_onnx._check import CheckedModel, check_model
+from jax2tf_bridge.to_onnx._convert import ExternalData, convert_function
+
+if TYPE_CHECKING:
+    import onnx
+
+OPSETS = range(18, 24)
+"""The versions of ONNX's operations that models can use."""
+
+_DATA_FILE = "weights.data"
+_MAX_BYTES = 1_900_000_000
+"""Maximum size of the weights in a model's file; protocol buffers hold less than 2 GiB."""
+
+
+@dataclass(frozen=True)
+class OnnxSignature:
+    """A model that `save_onnx` wrote.
+
+    Attributes:
+      path: the path of the file.
+      inputs: the types of the inputs by name.
+      outputs: the types of the outputs by name.
+      size: the size of the file in bytes, without external weights.
+      checked: how the model was checked, as "compared with JAX in ONNX Runtime 1.23".
+    """
+
+    path: AnyPath
+    inputs: Mapping[str, ServedArray]
+    outputs: Mapping[str, ServedArray]
+    size: int
+    checked: str
+
+    def __str__(self) -> str:
+        return f"({served_text(self.inputs)}) -> ({served_text(self.outputs)})"
+
+
+@dataclass(frozen=True)
+class OnnxModel:
+    """Models that `save_onnx` wrote; print it.
+
+    Attributes:
+      path: the path of the file, or of the folder of several.
+      signatures: the models by the name of the signature.
+      external_size: the size of the file with the weights in bytes; 0 if the models hold them.
+      opset: the version of ONNX's operations.
+    """
+
+    path: AnyPath
+    signatures: Mapping[str, OnnxSignature]
+    external_size: int
+    opset: int
+
+    def __str__(self) -> str:
+        lines = [f"{self.path}"]
+        for name, signature in self.signatures.items():
+            lines.append(f"  {name}{signature}")
+            lines.append(f"    {signature.size / 1e6:.2f} MB, {signature.checked}")
+        if self.external_size:
+            lines.append(f"  weights beside it: {self.external_size / 1e6:.2f} MB")
+        return "\n".join([*lines, f"  opset {self.opset}"])
+
+
+def save_onnx(
+    path: str | os.PathLike[str],
+    signatures: Signatures,
+    *,
+    params: Any = None,
+    opset: int = 18,
+    platforms: Sequence[str] | None = None,
+    verify: bool = True,
+) -> OnnxModel:
+    """Writes an ONNX model of a function, or one model for each of several functions.
+
+    The models use ONNX's standard operations alone, with open sizes, loops and branches as in the
+    function. bfloat16 is computed as float32. Complex numbers have their real and imaginary parts
+    along a new last axis of inputs and outputs. Nodes are named after the lines of the function.
+    Needs the packages onnx, and JAX for JAX functions.
+
+    Args:
+      path: the file; an existing file is replaced when the new one is complete. For several
+        functions, a new folder for the files NAME.onnx and one file with the weights of all.
+      signatures: a function, or a mapping from names to functions, as in `save`. Each function is a
+        Signature, a JAX function, a PortableFunction, or the path of a .jaxfn file.
+      params: the weights, as in `save`. Those of more than 1.9 GB, and those of several functions,
+        are stored in a file beside the models.
+      opset: the version of ONNX's operations, 18 to 23.
+      platforms: the platforms of JAX functions, as in `export`; ONNX gets the lowering for CPU.
+      verify: whether to run each model once in ONNX Runtime, if it is installed, and to compare it
+        with JAX, if that is installed. The inputs are `args` and `example` of the Signature, or
+        else random floats and zeros, with open sizes of 2.
+
+    Returns:
+      A description of the models. Print it.
+
+    Raises:
+      ModuleError: ONNX has no operation for an operation of a function; the text has its line.
+      SavingError: the signatures or options contradict each other, or the model's results differ
+        from JAX's.
+      StructureError, ShapeError, DTypeError: the weights do not fit a function, or ONNX Runtime
+        does not compute with the dtype of an argument.
+      FileFormatError: `params` is a file of another format, or is damaged.
+      ExportError: an export fails, as in `export`.
+      MissingDependencyError: onnx is not installed.
+      OSError: the file cannot be written; `path` is checked before any work.
+
+    >>> import tempfile, numpy as np
+    >>> params = {"w": np.ones((3, 2), np.float32)}
+    >>> dense = Signature(
+    ...     lambda params, x: x @ params["w"],
+    ...     args=[np.ones((4, 3), np.float32)],
+    ...     polymorphic_shapes="(b, 3)",
+    ... )
+    >>> model = save_onnx(tempfile.mkdtemp() + "/dense.onnx", dense, params=params)
+    >>> print(model.signatures["serving_default"])
+    (x: float32[b,3]) -> (output_0: float32[b,2])
+    """
+    _import_onnx()
+    if opset not in OPSETS:
+        raise SavingError(
+            Message(Argument("opset"), f" must be {OPSETS[0]} to {OPSETS[-1]}. Got: {opset!r}")
+        )
+    is_single = not isinstance(signatures, Mapping) or len(signatures) == 1
+    if is_single:
+        check_file_path(path, bytes_of="save_onnx")
+    with reraise_interrupts() as check_interrupts, open_params(params) as weights:
+        prepared = prepare(signatures, weights, platforms, Target.converters())
+        for name, each in prepared.items():
+            _check_options(name, each.signature)
+        words = keys_as_words(weights)
+        functions = {}
+        for name, each in prepared.items():
+            functions[name] = _NamedFunction.of(
+                name, each.with_function(), words if each.takes_params else None
+            )
+            check_interrupts()
+        if not is_single:
+            return _write_folder(path, functions, opset, verify=verify)
+        ((name, function),) = functions.items()
+        return _write_file(path, name, function, opset, verify=verify)
+
+
+def _import_onnx() -> None:
+    try:
+        import onnx  # noqa: F401
+    except ModuleNotFoundError as e:
+        if e.name != "onnx":
+            raise
+        raise MissingDependencyError("onnx", "onnx", "Writing an ONNX model") from e
+
+
+@dataclass(frozen=True)
+class _NamedFunction:
+    """A function with the names of its inputs and outputs, and its weights.
+
+    Attributes:
+      signature: the user's signature, whose function is a portable function.
+      inputs: the names of flat arguments that are inputs, by index.
+      outputs: the names of the flat results.
+      weights: the names and values of the other flat arguments, by index.
+    """
+
+    signature: Signature
+    inputs: Mapping[int, str]
+    outputs: Sequence[str]
+    weights: Mapping[int, tuple[str, np.ndarray]]
+
+    @property
+    def portable(self) -> PortableFunction:
+        function: PortableFunction = self.signature.function
+        return function
+
+    @property
+    def served_inputs(self) -> dict[str, ServedArray]:
+        """Types of the inputs by name."""
+        avals = self.portable.in_avals
+        return {name: ServedArray.of_aval(avals[i]) for i, name in self.inputs.items()}
+
+    @property
+    def served_outputs(self) -> dict[str, ServedArray]:
+        """Types of the outputs by name."""
+        pairs = zip(self.outputs, self.portable.out_avals, strict=True)
+        return {name: ServedArray.of_aval(aval) for name, aval in pairs}
+
+    def check(self, model: bytes | Path, name: str) -> CheckedModel:
+        """Runs a model of it, and compares it with JAX."""
+        return check_model(model, name, self.signature, self.inputs, self.outputs, self.weights)
+
+    @staticmethod
+    def of(name: str, signature: Signature, params: Any) -> _NamedFunction:
+        """Names the inputs and outputs of a signature.
+
+        Raises:
+          SavingError: names clash or do not exist, or there is no output.
+          StructureError, ShapeError, DTypeError: the weights do not fit.
+        """
+        portable: PortableFunction = signature.function
+        leaves = [] if params is None else weight_leaves(portable, params)
+        ports = SignatureInputs.of_function(name, signature, params is not None).ports
+        inputs = {len(leaves) + i: port.name for i, port in enumerate(ports)}
+        avals, paths = portable.out_avals, [*portable.out_tree.leaf_paths()]
+        results = name_ports("output", name, signature.output_names, paths, avals)
+        outputs = [port.name for port in results]
+        if not outputs:
+            raise SavingError(
+                f"{portable.name} of the signature {name} returns nothing, and ONNX Runtime loads "
+                "no model without outputs. Return an array."
+            )
+        both = sorted({*inputs.values()} & {*outputs})
+        if both:
+            raise SavingError(
+                f"The signature {name} has outputs with names of inputs: {', '.join(both)}. In an "
+                "ONNX model each name has one value. Rename them with input_names or output_names "
+                f"of its Signature, as output_names={{{both[0]!r}: '{both[0]}_out'}}."
+            )
+        taken = {*inputs.values(), *outputs}
+        weights = {}
+        for i, leaf in enumerate(leaves):
+            unique = leaf.name if leaf.name not in taken else f"params/{leaf.name}"
+            weights[i] = unique, _in_graph(leaf.array(), portable.in_avals[i].op_dtype)
+        return _NamedFunction(signature, inputs, outputs, weights)
+
+
+def _in_graph(array: np.ndarray, dtype: str) -> np.ndarray:
+    """Returns an array in the dtype of the graph; bfloat16 becomes float32."""
+    return array.astype(np.dtype(dtype)) if array.dtype.name != dtype else array
+
+
+_OTHER_OPTIONS = ("defaults", "updates_params")
+_PADDING_OPTIONS = ("buckets", "mask", "pad_values", "unchecked_padding")
+
+
+def _check_options(name: str, signature: Signature) -> None:
+    """Raises for options that an ONNX model has no place for."""
+    options = [option for option in _PADDING_OPTIONS if getattr(signature.padding, option)]
+    options += [option for option in _OTHER_OPTIONS if getattr(signature, option)]
+    processing = signature.processing
+    options += [f for f in ("preprocess", "postprocess") if getattr(processing, f) is not None]
+    options += ["seed='scalar'"] if signature.seed == "scalar" else []
+    if options:
+        raise SavingError(
+            f"The signature {name} has {' and '.join(options)}, and an ONNX model is one function "
+            "of arrays that changes nothing: it has no padding, defaults, TensorFlow code or "
+            "variables. Leave them out."
+        )
+
+
+def _convert(
+    function: _NamedFunction, opset: int, external: ExternalData | None
+) -> onnx.ModelProto:
+    return convert_function(
+        function.portable,
+        function.inputs,
+        function.outputs,
+        function.weights,
+        opset=opset,
+        external=external,
+    )
+
+
+def _describe(
+    path: AnyPath, function: _NamedFunction, size: int, checked: CheckedModel
+) -> OnnxSignature:
+    return OnnxSignature(path, function.served_inputs, function.served_outputs, size, str(checked))
+
+
+def _write_file(
+    path: str | os.PathLike[str], name: str, function: _NamedFunction, opset: int, *, verify: bool
+) -> OnnxModel:
+    size = sum(array.nbytes for _, array in function.weights.values())
+    place = as_path(path)
+    data_name = f"{place.name}.data"
+    with contextlib.ExitStack() as stack:
+        external = None
+        if size > _MAX_BYTES:
+            beside = place.parent / data_name
+            file = stack.enter_context(replace_file_at(beside, bytes_of="save_onnx"))
+            external = ExternalData(data_name, file)
+        model = _convert(function, opset, external)
+        data = model.SerializeToString()
+        # A model with external weights is checked after they are there.
+        checked = CheckedModel("not run: its weights are in another file")
+        if external is None and verify:
+            checked = function.check(data, name)
+    with replace_file_at(path, bytes_of="save_onnx") as file:
+        file.write(data)
+    described = _describe(place, function, len(data), checked)
+    return OnnxModel(place, {name: described}, external.size if external else 0, opset)
+
+
+def _write_folder(
+    path: str | os.PathLike[str],
+    functions: Mapping[str, _NamedFunction],
+    opset: int,
+    *,
+    verify: bool,
+) -> OnnxModel:
+    described: dict[str, OnnxSignature] = {}
+    place = as_path(path)
+    with whole_directory(place, has=_DATA_FILE) as folder:
+        with (folder / _DATA_FILE).open("wb") as file:
+            external = ExternalData(_DATA_FILE, file)
+            models = {name: _convert(each, opset, external) for name, each in functions.items()}
+        for name, model in models.items():
+            target = folder / f"{name}.onnx"
+            target.write_bytes(model.SerializeToString())
+            function = functions[name]
+            checked = CheckedModel("not run")
+            if verify:
+                checked = function.check(target, name)
+            size = target.stat().st_size
+            described[name] = _describe(place / target.name, function, size, checked)
+    return OnnxModel(place, described, external.size, opset)
