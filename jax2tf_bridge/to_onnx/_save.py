@@ -333,6 +333,7 @@ def _write_folder(
     described: dict[str, OnnxSignature] = {}
     place = as_path(path)
     with whole_directory(place, has=_DATA_FILE) as folder:
+        folder.mkdir()
         with (folder / _DATA_FILE).open("wb") as file:
             external = ExternalData(_DATA_FILE, file)
             models = {name: _convert(each, opset, external) for name, each in functions.items()}
