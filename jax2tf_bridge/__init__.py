@@ -24,8 +24,7 @@ _PACKAGES = (
         "litert",
         "loading",
     ),
-    *("parallel", "portable", "publishing", "saving", "serve_checking", "signatures"),
-    *("verifying", "weights"),
+    *("parallel", "portable", "publishing", "saving", "serve_checking", "verifying", "weights"),
 )
 _NAMES = {
     "c_library": ("compile_library", "load_library"),

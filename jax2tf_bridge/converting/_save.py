@@ -110,6 +110,7 @@ def save(
       ExportError: an export fails, as in `export`.
 
     >>> import tempfile, numpy as np, tensorflow as tf
+    >>> from jax2tf_bridge import Signature
     >>> params = {"w": np.ones((3, 2), np.float32)}
     >>> dense = Signature(
     ...     lambda params, x: x @ params["w"],

@@ -36,6 +36,14 @@ Kernel = Callable[..., ops.Tensor]
 """Function of the operands' element type and their tensors."""
 
 
+_OF_BITS = frozenset(
+    {"xor", "shift_left", "shift_right_arithmetic", "shift_right_logical", "reduce_precision"}
+    | {"popcnt", "count_leading_zeros", "compare", "power", "divide", "remainder"}
+    | {FLOOR_DIVIDE, FLOOR_MODULO}
+)
+"""Operations that may become BitwiseXor or RightShift."""
+
+
 def emit_elementwise(
     scope: Scope, operation: Operation, operands: Sequence[Array], function: TensorFunction
 ) -> Array:
@@ -44,9 +52,16 @@ def emit_elementwise(
     if result is not None:
         return result
     element = operation.results[0].tensor.element
+    sizes = broadcast_sizes(operands)
+    if scope.for_litert and len(sizes) > _integers.MAX_AXES and operation.name in _OF_BITS:
+        flat = [
+            ops.reshape(scope.tensor(a), [-1]) if a.sizes else scope.compact(a) for a in operands
+        ]
+        result = ops.reshape(_in_wider_floats(element, function, flat), scope.sizes.shape(sizes))
+        return scope.new_array(result, element, sizes)
     tensors = [scope.compact(array) for array in operands]
     result = _in_wider_floats(element, function, tensors)
-    return scope.new_array(result, element, broadcast_sizes(operands))
+    return scope.new_array(result, element, sizes)
 
 
 def _in_wider_floats(

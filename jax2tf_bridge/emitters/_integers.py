@@ -22,6 +22,18 @@ def is_unsigned(element: str) -> bool:
     return dtype_of_element(element).kind == "uint"
 
 
+MAX_AXES = 4
+"""Maximum rank for which LiteRT's BitwiseXor and RightShift broadcast their operands; for more axes
+they end the process."""
+
+
+def in_few_axes(function: Callable[[ops.Tensor], ops.Tensor], x: ops.Tensor) -> ops.Tensor:
+    """Applies an elementwise function of bits to a tensor with at most four axes."""
+    if x.shape.rank is None or x.shape.rank <= MAX_AXES:
+        return function(x)
+    return ops.reshape(function(ops.reshape(x, [-1])), ops.shape(x))
+
+
 def constant_like(x: ops.Tensor, value: Any) -> ops.Tensor:
     """Makes a scalar constant of a tensor's dtype."""
     return ops.constant(np.array(value, x.dtype.as_numpy_dtype))

@@ -26,6 +26,7 @@ from jax2tf_bridge.emitters._indices import (
     is_too_deep,
     split_operands,
 )
+from jax2tf_bridge.emitters._integers import in_few_axes
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._reductions import wrap_sum
 from jax2tf_bridge.emitters._scope import Scope
@@ -443,7 +444,8 @@ def _extreme(tensor: ops.Tensor, index: ops.Tensor, updates: ops.Tensor, kind: s
     if dtype.is_floating:
         # TensorFlow's kernels lose NaN, so floats become integers in the same order, NaN last.
         keys = [_keys(x, kind == "maximum") for x in (tensor, updates)]
-        return ops.bitcast(_ordered_bits(_extreme(keys[0], index, keys[1], kind)), dtype)
+        extreme = _extreme(keys[0], index, keys[1], kind)
+        return ops.bitcast(in_few_axes(_ordered_bits, extreme), dtype)
     if kind == "maximum":
         return ops.tensor_scatter_nd_max(tensor, index, updates)
     return ops.tensor_scatter_nd_min(tensor, index, updates)
@@ -455,7 +457,7 @@ _BITS = MappingProxyType({2: "int16", 4: "int32", 8: "int64"})
 def _keys(tensor: ops.Tensor, nan_is_greatest: bool) -> ops.Tensor:
     """Converts floats to integers in the same order; NaN is the greatest or the least."""
     dtype = ops.as_dtype(_BITS[tensor.dtype.size])
-    keys = _ordered_bits(ops.bitcast(tensor, dtype))
+    keys = in_few_axes(_ordered_bits, ops.bitcast(tensor, dtype))
     nan = ops.constant(dtype.max if nan_is_greatest else dtype.min, dtype)
     return ops.where(ops.math.is_nan(tensor), nan, keys)
 

@@ -95,6 +95,11 @@ class Scope:
         return scope
 
     @property
+    def for_litert(self) -> bool:
+        """Returns whether LiteRT's converter reads the graph."""
+        return self.names_lines and not self.for_onnx
+
+    @property
     def is_for_any_converter(self) -> bool:
         """Returns whether a converter to LiteRT, ONNX or OpenVINO reads the operations.
 

@@ -14,6 +14,7 @@ from jax2tf_bridge.bytecode import Block, Operation, Value
 from jax2tf_bridge.emitters._array import Array, graph_dtype
 from jax2tf_bridge.emitters._bodies import called_block, fit_sizes
 from jax2tf_bridge.emitters._emitter import emits
+from jax2tf_bridge.emitters._integers import in_few_axes
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Scope
 from jax2tf_bridge.emitters._shapes import resize, transpose
@@ -119,9 +120,9 @@ def _to_integers(scope: Scope, number: Array, key: SortKey) -> ops.Tensor:
     if tensor.dtype.is_unsigned and tensor.dtype.size >= 4 and not scope.for_converters:
         # LiteRT only sorts signed integers.
         signed = ops.int32 if tensor.dtype.size == 4 else ops.int64
-        tensor = ops.bitwise.bitwise_xor(
-            ops.bitcast(tensor, signed), ops.constant(signed.min, signed)
-        )
+        sign = ops.constant(signed.min, signed)
+        bits = ops.bitcast(tensor, signed)
+        tensor = in_few_axes(lambda x: ops.bitwise.bitwise_xor(x, sign), bits)
     if row.kind != "float":
         return tensor if key.descending else _all_bits(tensor.dtype) - tensor
     if not key.total_order:

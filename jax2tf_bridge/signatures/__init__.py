@@ -13,10 +13,14 @@ from jax2tf_bridge.signatures._inputs import examples_of as examples_of
 from jax2tf_bridge.signatures._inputs import name_ports as name_ports
 from jax2tf_bridge.signatures._inputs import served_text as served_text
 from jax2tf_bridge.signatures._inputs import valid_names as valid_names
+from jax2tf_bridge.signatures._params import Matching as Matching
 from jax2tf_bridge.signatures._params import PathWeights
 from jax2tf_bridge.signatures._params import differences as differences
+from jax2tf_bridge.signatures._params import find_prefixes as find_prefixes
 from jax2tf_bridge.signatures._params import leaf_keys as leaf_keys
 from jax2tf_bridge.signatures._params import leaves_for as leaves_for
+from jax2tf_bridge.signatures._params import match as match
+from jax2tf_bridge.signatures._params import normalize_separators as normalize_separators
 from jax2tf_bridge.signatures._params import open_params as open_params
 from jax2tf_bridge.signatures._prepare import Signatures as Signatures
 from jax2tf_bridge.signatures._prepare import keys_as_words as keys_as_words

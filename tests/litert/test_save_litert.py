@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -458,3 +459,19 @@ def test_lgamma_of_an_open_size(tmp_path: Path, dtype: str) -> None:
     tolerance = 1e-5 if dtype == "float32" else 1e-2
     expected = np.asarray(lax.lgamma(x), np.float32)
     np.testing.assert_allclose(found.astype(np.float32), expected, rtol=tolerance)
+
+
+def test_bits_of_arrays_with_five_axes(tmp_path: Path) -> None:
+    """LiteRT's BitwiseXor and RightShift end the process where they broadcast five axes."""
+
+    def bits(x: Any, y: Any, at: Any) -> Any:
+        return x ^ 5, x >> 2, lax.shift_right_logical(x, y), x // y, y.astype("f").at[at].min(0.5)
+
+    x = np.arange(-16, 16, dtype=np.int32).reshape(2, 2, 2, 2, 2)
+    args = x, np.full((1, 2, 1, 2, 1), 3, np.int32), np.array([[0, 0], [-1, 3]])
+    save_litert(tmp_path / "bits.tflite", Signature(jax.jit(_spread(bits)), args=args))
+
+
+def _spread(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Passes the second argument also with the sizes of the first."""
+    return lambda x, y, at: function(x, jnp.broadcast_to(y, x.shape), at)

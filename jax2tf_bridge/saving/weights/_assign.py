@@ -19,8 +19,17 @@ from jax2tf_bridge.errors import (
     format_bullets,
 )
 from jax2tf_bridge.portable import dtype_name, is_accepted_as
-from jax2tf_bridge.signatures import PathWeights, check_types, differences, names_of, open_params
-from jax2tf_bridge.signatures._params import Matching, find_prefixes, match, normalize_separators
+from jax2tf_bridge.signatures import (
+    Matching,
+    PathWeights,
+    check_types,
+    differences,
+    find_prefixes,
+    match,
+    names_of,
+    normalize_separators,
+    open_params,
+)
 from jax2tf_bridge.weights import split_path
 
 Rename: TypeAlias = Mapping[str, str | None] | Callable[[str], str | None]
