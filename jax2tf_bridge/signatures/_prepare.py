@@ -109,7 +109,7 @@ class PreparedSignature:
 def _note_call(
     name: str, signature: Signature, *, takes: bool, prepared: PreparedExport | None = None
 ) -> Iterator[None]:
-    """Adds a note with save's call of the function to errors of JAX or of the function.
+    """Adds a note with the call of the function to errors of JAX or of the function.
 
     If the function may have looked for a weight that is not there, another note lists the weights.
     """
@@ -118,7 +118,7 @@ def _note_call(
     except Exception as e:
         if not isinstance(e, BridgeError):
             call = _format_call(signature, takes)
-            e.add_note(f"save called it for the signature {name} as {call}.")
+            e.add_note(f"The signature {name} calls it as {call}.")
             if takes and prepared is not None and _is_missing_name(e):
                 e.add_note(_list_weights(prepared))
         raise
@@ -170,7 +170,7 @@ def _prepare_signature(
 
     weights = params.tree() if isinstance(params, PathWeights) else params
     with _note_call(name, signature, takes=takes):
-        jax_callable = JaxCallable.of(function, caller="save")
+        jax_callable = JaxCallable.of(function, caller=f"The signature {name}")
         start = f"Signature({jax_callable.code_name}, args=[...]"
         options = export_options(
             platforms,
@@ -209,15 +209,15 @@ def _check_call(name: str, signature: Signature, *, takes: bool) -> None:
         plain = [p.replace(annotation=p.empty) for p in expected.parameters.values()]
         shown = expected.replace(parameters=plain, return_annotation=expected.empty)
         raise SavingError(
-            f"The function of the signature {name} takes {shown}, and save would call it as "
+            f"The function of the signature {name} takes {shown}, and would be called as "
             f"{_format_call(signature, takes)}: {e}. Pass examples of its arguments as args=[...] "
-            "and kwargs={...}, without the weights: save passes its `params` as the first argument "
-            "unless takes_params=False."
+            "and kwargs={...}, without the weights: `params` is the first argument unless "
+            "takes_params=False."
         ) from e
 
 
 def _format_call(signature: Signature, takes: bool) -> str:
-    """Formats save's call of the function, as "f(params, <array>, train=<bool>)"."""
+    """Formats the call of the function, as "f(params, <array>, train=<bool>)"."""
     name = getattr(signature.function, "__name__", "f")
     texts = [*(["params"] if takes else []), *(f"<{type(a).__name__}>" for a in signature.args)]
     texts += [f"{key}=<{type(value).__name__}>" for key, value in signature.kwargs.items()]

@@ -162,8 +162,8 @@ def test_weights_without_a_function_for_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("signature", "params", "message"),
     [
-        (Signature(dense, args=[X]), None, r"takes \(params, x\), and save would call it as dense"),
-        (dense, PARAMS, r"would call it as dense\(params\): missing a required argument: 'x'\. "),
+        (Signature(dense, args=[X]), None, r"takes \(params, x\), and would be called as dense"),
+        (dense, PARAMS, r"would be called as dense\(params\): missing a required argument: 'x'\. "),
         (
             Signature(dense, args=[PARAMS, X]),
             PARAMS,
@@ -195,8 +195,8 @@ def test_what_is_no_function(tmp_path: Path) -> None:
 def test_errors_of_the_users_own_say_how_it_was_called(tmp_path: Path) -> None:
     with pytest.raises(KeyError) as caught:
         save(tmp_path / "m", DENSE, params={"dens": {}})
-    (note,) = [n for n in caught.value.__notes__ if n.startswith("save called")]
-    assert note == "save called it for the signature serving_default as dense(params, <ndarray>)."
+    (note,) = [n for n in caught.value.__notes__ if n.startswith("The signature")]
+    assert note == "The signature serving_default calls it as dense(params, <ndarray>)."
     assert caught.value.__notes__[-1] == "There are no weights in params."
 
 
@@ -225,7 +225,7 @@ def test_a_missing_weight_lists_the_weights(tmp_path: Path) -> None:
     without_params = Signature(lambda x: PARAMS["z"], args=[X], takes_params=False)
     with pytest.raises(KeyError) as caught:
         save(tmp_path / "m", without_params)
-    assert caught.value.__notes__[-1].startswith("save called it")
+    assert caught.value.__notes__[-1].startswith("The signature serving_default calls it")
 
 
 _ADVICE = (
