@@ -26,7 +26,7 @@ _CALLS = 16
 _CALLER = r"""
 #include <stddef.h>
 #include "net.h"
-int call(net *handle, const float *x, float *y, int calls) {
+int call(net_handle *handle, const float *x, float *y, int calls) {
   net_inputs inputs = {.x = x};
   net_outputs outputs = {.y = y};
   for (int i = 0; i < calls; ++i)
@@ -43,7 +43,7 @@ static float x[%(inputs)d], y[%(outputs)d];
 int main(void) {
   struct timespec start, end;
   clock_gettime(CLOCK_MONOTONIC, &start);
-  net *handle;
+  net_handle *handle;
   net_inputs inputs = {.x = x};
   net_outputs outputs = {.y = y};
   if (net_new(&handle, NULL) != NET_OK || net_run(handle, &inputs, &outputs) != NET_OK) return 1;

@@ -19,7 +19,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from jax2tf_bridge._utils import reraise_interrupts
 from jax2tf_bridge.c_library import _runtime, _sources
-from jax2tf_bridge.c_library._interface import Interface, make_identifier
+from jax2tf_bridge.c_library._cpp_header import write_cpp_header
+from jax2tf_bridge.c_library._interface import (
+    Interface,
+    check_library_name,
+    make_identifier,
+)
 from jax2tf_bridge.c_library._read import make_processing_error, read_interface, read_weights
 from jax2tf_bridge.errors import (
     Argument,
@@ -115,8 +120,8 @@ def compile_library(
 ) -> CompiledLibrary:
     """Compiles functions to a folder with a C library, which needs neither Python nor TensorFlow.
 
-    The folder has a header in C, the compiled programs, all other sources, CMakeLists.txt, an
-    example, and README.md. TensorFlow's tfcompile makes a program for each signature and each of
+    The folder has headers for C and C++, the compiled programs, all other sources, CMakeLists.txt,
+    an example, and README.md. TensorFlow's tfcompile makes a program for each signature and each of
     its sizes. All of them use the same weights.
 
     Args:
@@ -221,8 +226,7 @@ def _check_name(name: str | None, folder: Path) -> str:
             f"{chosen!r} is no name in C, and all names of the library begin with it. Pass `name`, "
             f"such as {make_identifier(chosen)!r}."
         )
-    if chosen == "main":
-        raise SavingError("A library cannot be named main, as a program is. Pass another `name`.")
+    check_library_name(chosen)
     return chosen
 
 
@@ -303,6 +307,11 @@ def _open_model(source: Any, params: Any, temporary: Path) -> Iterator[Path]:
         with on_disk(as_path(source)) as local:
             yield local
         return
+    if isinstance(source, (list, tuple)) or (isinstance(source, Mapping) and not source):
+        raise SavingError(
+            "source must be a path, a Signature or a function, or a mapping of them by name, as "
+            f"{{'serving_default': ...}}. Got: {source!r}."
+        )
     from jax2tf_bridge.converting import save
 
     for name, each in source.items() if isinstance(source, Mapping) else [("", source)]:
@@ -360,6 +369,7 @@ class _Files:
         objects = [f"programs/{file.name}" for file in sorted((folder / "programs").glob("*.o"))]
         texts = {
             f"{name}.h": _sources.write_header(self._interface),
+            f"{name}.hpp": write_cpp_header(self._interface),
             f"{name}.cc": wrapper,
             f"{name}.pc.in": _sources.write_pkg_config(name, threads=self._threads),
             "main.c": _sources.write_example(self._interface, separate=self._separate),

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jax2tf_bridge._dtypes import find_dtype
-from jax2tf_bridge.errors import SavingError
+from jax2tf_bridge.errors import Argument, Message, SavingError
 from jax2tf_bridge.portable import Aval, PortableFunction, variables_in
 from jax2tf_bridge.saved_model import SERVING_DEFAULT
 from shape_poly import Dim, evaluate_shape
@@ -37,6 +37,35 @@ _KEYWORDS = frozenset(
         *("co_yield", "consteval", "constinit", "char8_t"),
     }
 )
+
+_SYSTEM_HEADERS = frozenset(
+    {
+        *("assert", "complex", "ctype", "errno", "fenv", "float", "inttypes", "iso646", "limits"),
+        *("locale", "math", "setjmp", "signal", "stdalign", "stdarg", "stdatomic", "stdbit"),
+        *("stdbool", "stdckdint", "stddef", "stdint", "stdio", "stdlib", "stdnoreturn", "string"),
+        *("tgmath", "threads", "time", "uchar", "wchar", "wctype"),
+        # POSIX
+        *("aio", "cpio", "dirent", "dlfcn", "fcntl", "fmtmsg", "fnmatch", "ftw", "glob", "grp"),
+        *("iconv", "langinfo", "libgen", "monetary", "mqueue", "ndbm", "netdb", "nl_types"),
+        *("poll", "pthread", "pwd", "regex", "sched", "search", "semaphore", "spawn", "strings"),
+        *("stropts", "syslog", "tar", "termios", "trace", "ulimit", "unistd", "utime", "utmpx"),
+        *("wait", "wordexp"),
+        # Their headers include these.
+        *("alloca", "byteswap", "endian", "features", "getopt", "malloc", "memory", "ucontext"),
+    }
+)
+"""Headers of the system, in whose place the compiler would find the library's."""
+_BUILD_NAMES = frozenset(
+    {
+        # Targets of CMake
+        *("all", "clean", "depend", "edit_cache", "help", "install", "list_install_components"),
+        *("package", "package_source", "rebuild_cache", "test"),
+        # Libraries of the system, as linkers name them
+        *("anl", "atomic", "c", "crypt", "dl", "gcc", "gcc_s", "gomp", "m", "pthread", "resolv"),
+        *("rt", "stdc", "unwind", "util"),
+    }
+)
+"""Targets and libraries that a build has beside this library."""
 
 
 @dataclass(frozen=True)
@@ -217,6 +246,27 @@ def make_identifier(name: str) -> str:
     if identifier[0].isdigit() or identifier in _KEYWORDS:
         identifier = f"_{identifier}" if identifier[0].isdigit() else f"{identifier}_"
     return identifier
+
+
+def check_library_name(name: str) -> None:
+    """Raises if a library cannot be built under its name.
+
+    Raises:
+      SavingError: a header, a target or another library has the name.
+    """
+    if name in _SYSTEM_HEADERS:
+        owner = f"The system has a header {name}.h, as the library would."
+    elif name in _BUILD_NAMES:
+        owner = f"A build has something else that is called {name}."
+    else:
+        return
+    raise SavingError(
+        Message(
+            f"{owner} Pass ",
+            Argument("name", f"{name}_model"),
+            ".",
+        )
+    )
 
 
 def make_prefix(library: str, signature: str) -> str:

@@ -33,7 +33,6 @@ from jax2tf_bridge.errors import (
 from jax2tf_bridge.portable import Aval, PortableFunction, array_size
 from jax2tf_bridge.saved_model import (
     VARIABLES_FOLDER,
-    GraphSignature,
     Sidecar,
     SignatureEntry,
     TensorBundle,
@@ -80,10 +79,7 @@ def read_interface(
     names = list(signatures or portables)
     check_identifiers("signatures", [(n, make_identifier(n)) for n in names])
     _check_variables(sidecar, portables, names, sizes)
-    graphs = read_serving_graph(folder).signatures
-    for each in names:
-        if each in graphs:
-            _check_graph(each, sidecar.signatures[each], graphs[each])
+    _check_processing(folder, sidecar, names)
     places = _Places(sidecar)
     read = tuple(
         _read_signature(name, n, portables[n], sidecar.signatures[n], sizes, places) for n in names
@@ -207,11 +203,20 @@ def _make_array(name: str, aval: Aval, pad: complex) -> Array:
     return Array(name, make_identifier(name), aval.op_dtype, aval.op_shape, pad)
 
 
-def _check_graph(name: str, entry: SignatureEntry, graph: GraphSignature) -> None:
-    """Refuses a signature whose inputs or outputs are not the function's, such as strings."""
-    for arrays, ports in ((entry.inputs, graph.inputs), (entry.outputs, graph.outputs)):
-        for port in (*arrays.keys() - ports.keys(), *ports.keys() - arrays.keys()):
-            raise make_processing_error(name, f" around {port}")
+def _check_processing(folder: AnyPath, sidecar: Sidecar, names: Iterable[str]) -> None:
+    """Refuses signatures that run more than the function."""
+    graph = read_serving_graph(folder)
+    methods = {} if graph.objects is None else graph.objects.methods
+    for name in names:
+        entry = sidecar.signatures[name]
+        if name in graph.signatures:
+            ports = graph.signatures[name]
+            for arrays, others in ((entry.inputs, ports.inputs), (entry.outputs, ports.outputs)):
+                for port in (*arrays.keys() - others.keys(), *others.keys() - arrays.keys()):
+                    raise make_processing_error(name, f" around {port}")
+        # `save` writes such a function beside signatures with `processing`.
+        if f"unprocessed/{name}" in methods:
+            raise make_processing_error(name)
 
 
 def make_processing_error(name: str, place: str = "") -> UnsupportedByTargetError:
@@ -239,6 +244,8 @@ def _check_function(name: str, portable: PortableFunction, entry: SignatureEntry
             "outputs of a function that takes them as inputs.",
             "AssignVariableOp",
         )
+    if not entry.outputs:
+        raise refuse("has no outputs", "Return an array.", "no outputs")
     if portable.graph_functions:
         raise refuse("calls TensorFlow graphs", "Write that part in JAX.", "call_tf")
     summary = read_summary(portable.module.data)

@@ -39,7 +39,7 @@ extern "C" {{
 
 /* A handle holds the buffers of calls. Use it in one thread at a time; each thread can have its
    own. All handles share the weights. */
-typedef struct {name} {name};
+typedef struct {name}_handle {name}_handle;
 
 typedef enum {{
   {big}_OK = 0,
@@ -51,13 +51,13 @@ typedef enum {{
 
 /* Makes a handle. weights_file is NULL if the weights are in the program.
    After an error, *handle only has the message; free it as well. */
-{name}_status {name}_new({name} **handle, const char *weights_file);
+{name}_status {name}_new({name}_handle **handle, const char *weights_file);
 
 /* A sentence about the last error of a handle; valid until its next call. */
-const char *{name}_message(const {name} *handle);
+const char *{name}_message(const {name}_handle *handle);
 
 /* Frees a handle; NULL is allowed. */
-void {name}_free({name} *handle);
+void {name}_free({name}_handle *handle);
 """
     ]
     parts += [_declare(name, signature) for signature in interface.signatures]
@@ -87,14 +87,15 @@ def _declare(handle: str, signature: Signature) -> str:
     note = f"\n   Compiled for {compiled}." if signature.variables else ""
     return f"""
 /* {signature.name.replace("*/", "* /")}: arrays in row-major order.{note}
-   Outputs are memory of the caller; an output that is NULL is left out. */
+   Outputs are memory of the caller; an output that is NULL is left out. The memory of an output
+   may be that of an input, but not that of another output. */
 typedef struct {{
 {chr(10).join([*sizes, *inputs]) or "  char unused;"}
 }} {prefix}_inputs;
 typedef struct {{
 {chr(10).join(outputs) or "  char unused;"}
 }} {prefix}_outputs;
-{handle}_status {prefix}_run({handle} *handle, const {prefix}_inputs *inputs,
+{handle}_status {prefix}_run({handle}_handle *handle, const {prefix}_inputs *inputs,
     const {prefix}_outputs *outputs);
 """
 
@@ -170,7 +171,7 @@ def write_wrapper(
 #define {name.upper()}_API __attribute__((visibility("default")))
 #endif
 
-struct {name} : jax2tf_bridge::Handle {{}};
+struct {name}_handle : jax2tf_bridge::Handle {{}};
 {f'extern "C" const unsigned char {name}_weights_data[];' if embeds else ""}
 
 namespace jax2tf_bridge {{
@@ -188,19 +189,19 @@ const Library kLibrary = {{"{name}", {len(interface.signatures)}, kSignatures, k
 
 extern "C" {{
 
-{name.upper()}_API {name}_status {name}_new({name}** handle, const char* weights_file) {{
+{name.upper()}_API {name}_status {name}_new({name}_handle** handle, const char* weights_file) {{
   jax2tf_bridge::Handle* result = nullptr;
   const jax2tf_bridge::Status status =
       jax2tf_bridge::new_handle(jax2tf_bridge::kLibrary, weights_file, &result);
-  *handle = static_cast<{name}*>(result);
+  *handle = static_cast<{name}_handle*>(result);
   return static_cast<{name}_status>(status);
 }}
 
-{name.upper()}_API const char* {name}_message(const {name}* handle) {{
+{name.upper()}_API const char* {name}_message(const {name}_handle* handle) {{
   return handle == nullptr ? "There is no handle: the memory for it is missing." : handle->message;
 }}
 
-{name.upper()}_API void {name}_free({name}* handle) {{
+{name.upper()}_API void {name}_free({name}_handle* handle) {{
   jax2tf_bridge::free_handle(handle);
 }}
 
@@ -224,7 +225,8 @@ def _define_run(interface: Interface, index: int) -> str:
     inputs = ", ".join(f"inputs->{a.identifier}" for a in signature.inputs)
     outputs = ", ".join(f"outputs->{a.identifier}" for a in signature.outputs)
     return f"""\
-{handle.upper()}_API {handle}_status {prefix}_run({handle}* handle, const {prefix}_inputs* inputs,
+{handle.upper()}_API {handle}_status {prefix}_run({handle}_handle* handle,
+    const {prefix}_inputs* inputs,
     const {prefix}_outputs* outputs) {{
   const int64_t sizes[] = {{{sizes or "0"}}};
   const void* const in[] = {{{inputs or "nullptr"}}};
@@ -379,7 +381,7 @@ target_compile_options({name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:{
 target_compile_definitions({name} PRIVATE {
         " ".join(definitions)
     } $<$<BOOL:${{BUILD_SHARED_LIBS}}>:JAX2TF_BRIDGE_SHARED>)
-set_target_properties({name} PROPERTIES LINKER_LANGUAGE CXX PUBLIC_HEADER {name}.h)
+set_target_properties({name} PROPERTIES LINKER_LANGUAGE CXX PUBLIC_HEADER "{name}.h;{name}.hpp")
 # Programs of C projects link the C++ library too.
 target_link_libraries({name} PRIVATE ${{CMAKE_CXX_IMPLICIT_LINK_LIBRARIES}})
 {"find_package(Threads REQUIRED)" if threads else ""}
@@ -428,13 +430,13 @@ def write_example(interface: Interface, *, separate: bool) -> str:
 
 #include "{name}.h"
 
-static int fail(const {name} *handle) {{
+static int fail(const {name}_handle *handle) {{
   fprintf(stderr, "%s\\n", {name}_message(handle));
   return 1;
 }}
 
 int main(int arguments, char **values) {{
-  {name} *handle = NULL;
+  {name}_handle *handle = NULL;
   (void)arguments;
   (void)values;
   if ({name}_new(&handle, {weights}) != {name.upper()}_OK) return fail(handle);
@@ -535,7 +537,7 @@ cmake -S . -B build && cmake --build build
 ./build/{name}_example
 ```
 
-`{name}.h` describes the functions, and `main.c` calls each of them.
+`{name}.h` describes the functions, and `main.c` calls each of them. `{name}.hpp` is for C++17.
 
 | function | sizes | bytes of its program |
 |---|---|---|

@@ -65,7 +65,8 @@ def test_header_has_sizes_arrays_and_what_is_compiled(model: Path) -> None:
     assert (
         """\
    Compiled for b=1; smaller ones are padded.
-   Outputs are memory of the caller; an output that is NULL is left out. */
+   Outputs are memory of the caller; an output that is NULL is left out. The memory of an output
+   may be that of an input, but not that of another output. */
 typedef struct {
   int64_t b;
   const float *x; /* [b, 3] */
@@ -74,13 +75,13 @@ typedef struct {
   uint16_t *int_; /* [b, 3], bits of bfloat16 */
   float *total; /* [b, 3] */
 } net_outputs;
-net_status net_run(net *handle, const net_inputs *inputs,
+net_status net_run(net_handle *handle, const net_inputs *inputs,
     const net_outputs *outputs);
 """
         in header
     )
     assert "   Compiled for n=2 or n=3.\n" in header
-    assert "net_status net_pair_run(net *handle, const net_pair_inputs *inputs,\n" in header
+    assert "net_status net_pair_run(net_handle *handle, const net_pair_inputs *inputs,\n" in header
 
 
 def test_wrapper_computes_shapes_and_pads(model: Path) -> None:
@@ -140,7 +141,11 @@ def test_unknown_signature(model: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"name": "main"}, "A library cannot be named main, as a program is. Pass another `name`."),
+        (
+            {"name": "math"},
+            "The system has a header math.h, as the library would. Pass name='math_model'.",
+        ),
+        ({"name": "m"}, "A build has something else that is called m. Pass name='m_model'."),
         (
             {"name": "a-b"},
             "'a-b' is no name in C, and all names of the library begin with it. Pass `name`, such "
@@ -209,11 +214,16 @@ def _transforms() -> Signature:
     return Signature(lambda x: jnp.abs(jnp.fft.fft(x)), args=[X])
 
 
+def _returns_nothing() -> Signature:
+    return Signature(lambda x: (), args=[X])
+
+
 @pytest.mark.parametrize(
     ("signature", "text"),
     [
         (_processes, "has `processing`, which runs in TensorFlow and cannot be compiled. Save a"),
         (_transforms, "has a Fourier transform, which tfcompile cannot compile. Compute it"),
+        (_returns_nothing, "has no outputs, which tfcompile cannot compile. Return an array"),
     ],
 )
 def test_functions(tmp_path: Path, signature: Any, text: str) -> None:
@@ -226,6 +236,25 @@ def test_saved_processing(tmp_path: Path) -> None:
     save(tmp_path / "m", _processes())
     with pytest.raises(UnsupportedByTargetError, match=r"has `processing` around (text|x), which"):
         compile_library(tmp_path / "f_lib", tmp_path / "m", sizes=[{"b": 1}])
+
+
+def test_saved_processing_with_the_names_of_the_function(tmp_path: Path) -> None:
+    processing = Processing(
+        preprocess=lambda x: x + 1, inputs={"x": tf.TensorSpec([None, 3], tf.float32)}
+    )
+    signature = Signature(
+        lambda x: x * 2, args=[X], polymorphic_shapes="(b, 3)", processing=processing
+    )
+    save(tmp_path / "m", signature)
+    with pytest.raises(UnsupportedByTargetError, match=r"has `processing`, which runs in"):
+        compile_library(tmp_path / "f_lib", tmp_path / "m", sizes=[{"b": 1}])
+
+
+def test_errors_name_the_argument_source(tmp_path: Path) -> None:
+    sources: list[Any] = [[_transforms()], {}]
+    for source in sources:
+        with pytest.raises(SavingError, match=r"^source must be a path, a Signature or a function"):
+            compile_library(tmp_path / "f_lib", source)
 
 
 def test_changed_weights(tmp_path: Path) -> None:

@@ -14,9 +14,11 @@ FENCE = re.compile(
 )
 PYTHON = frozenset({"python", "py", "pycon"})
 SHELL = frozenset({"bash", "sh", "shell", "console"})
-# None of these is run here; tests/consumers runs C and JavaScript, tests/serving Go and Java.
+# None of these is run here; tests/consumers runs C and JavaScript, tests/c_library C and C++,
+# tests/serving Go and Java.
 OTHER = frozenset(
-    {"", "text", "toml", "yaml", "json", "diff", "mermaid", "c", "go", "java", "js", "kotlin"}
+    {"", "text", "toml", "yaml", "json", "diff", "mermaid"}
+    | {"c", "cpp", "go", "java", "js", "kotlin"}
 )
 
 IN_ENGINES = frozenset({"on_beam.py", "on_ray.py", "on_spark.py"})

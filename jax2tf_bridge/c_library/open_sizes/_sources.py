@@ -39,7 +39,7 @@ extern "C" {{
 #endif
 
 /* A handle holds the buffers of calls. Use it in one thread at a time. */
-typedef struct {name} {name};
+typedef struct {name}_handle {name}_handle;
 
 typedef enum {{
   {big}_OK = 0,
@@ -51,11 +51,11 @@ typedef enum {{
 
 /* Opens a .jaxfn file, which holds the program and the weights. After an error, *handle has only
    the message; free it as well. */
-{name}_status {name}_open({name} **handle, const char *jaxfn_file);
+{name}_status {name}_open({name}_handle **handle, const char *jaxfn_file);
 
 /* Makes a handle for another thread, with the program, weights and compiled sizes of an open one.
    Each handle is freed by itself, in any order. */
-{name}_status {name}_share({name} **handle, {name} *other);
+{name}_status {name}_share({name}_handle **handle, {name}_handle *other);
 
 /* Open sizes, and arrays in row-major order. */
 typedef struct {{
@@ -68,14 +68,14 @@ typedef struct {{
 }} {name}_outputs;
 
 /* Calls the function. The first call with new sizes compiles it for them. */
-{name}_status {name}_run({name} *handle, const {name}_inputs *inputs,
+{name}_status {name}_run({name}_handle *handle, const {name}_inputs *inputs,
     const {name}_outputs *outputs);
 
 /* A sentence about the last error of a handle; valid until its next call. */
-const char *{name}_message(const {name} *handle);
+const char *{name}_message(const {name}_handle *handle);
 
 /* Frees a handle; NULL is allowed. */
-void {name}_free({name} *handle);
+void {name}_free({name}_handle *handle);
 
 #ifdef __cplusplus
 }}
@@ -123,21 +123,21 @@ def write_functions(interface: OpenInterface) -> str:
 
 static const char SIGNATURE[] = {quote_c(interface.signature)};
 
-{name}_status {name}_open({name} **handle, const char *jaxfn_file) {{
+{name}_status {name}_open({name}_handle **handle, const char *jaxfn_file) {{
   jaxfn_handle *opened = NULL;
   jaxfn_status status = jaxfn_open(&opened, jaxfn_file, SIGNATURE);
-  *handle = ({name} *)opened;
+  *handle = ({name}_handle *)opened;
   return ({name}_status)status;
 }}
 
-{name}_status {name}_share({name} **handle, {name} *other) {{
+{name}_status {name}_share({name}_handle **handle, {name}_handle *other) {{
   jaxfn_handle *opened = NULL;
   jaxfn_status status = jaxfn_share(&opened, (jaxfn_handle *)other);
-  *handle = ({name} *)opened;
+  *handle = ({name}_handle *)opened;
   return ({name}_status)status;
 }}
 
-{name}_status {name}_run({name} *handle, const {name}_inputs *inputs,
+{name}_status {name}_run({name}_handle *handle, const {name}_inputs *inputs,
     const {name}_outputs *outputs) {{
   jaxfn_handle *opened = (jaxfn_handle *)handle;
   (void)inputs;
@@ -151,11 +151,11 @@ static const char SIGNATURE[] = {quote_c(interface.signature)};
   return ({name}_status)jaxfn_run(opened, all_inputs, all_outputs);
 }}
 
-const char *{name}_message(const {name} *handle) {{
+const char *{name}_message(const {name}_handle *handle) {{
   return jaxfn_message((const jaxfn_handle *)handle);
 }}
 
-void {name}_free({name} *handle) {{ jaxfn_free((jaxfn_handle *)handle); }}
+void {name}_free({name}_handle *handle) {{ jaxfn_free((jaxfn_handle *)handle); }}
 """
 
 
@@ -228,14 +228,14 @@ def write_example(interface: OpenInterface) -> str:
 
 #include "{name}.h"
 
-static int fail({name} *handle) {{
+static int fail({name}_handle *handle) {{
   fprintf(stderr, "%s\\n", {name}_message(handle));
   {name}_free(handle);
   return 1;
 }}
 
 int main(int arguments, char **values) {{
-  {name} *handle = NULL;
+  {name}_handle *handle = NULL;
   if ({name}_open(&handle, arguments > 1 ? values[1] : "{name}.jaxfn") != {big}_OK)
     return fail(handle);
   {name}_inputs inputs = {{0}};

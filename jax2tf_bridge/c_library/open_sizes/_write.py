@@ -11,6 +11,7 @@ from pathlib import Path
 from jax2tf_bridge.c_library._interface import (
     Array,
     check_identifiers,
+    check_library_name,
     has_c_type,
     list_variables,
     make_identifier,
@@ -122,6 +123,7 @@ def _choose_name(name: str | None, default: str) -> str:
         raise SavingError(
             f"The library has other files with the name {chosen}. Pass name='{chosen}_library'."
         )
+    check_library_name(chosen)
     return chosen
 
 

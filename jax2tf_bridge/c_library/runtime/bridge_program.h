@@ -386,13 +386,26 @@ Status run(Handle* handle, int index, const int64_t* sizes, const void* const* i
       copy_part(own, shape, static_cast<const unsigned char*>(inputs[i]), actual + array.start,
                 array.rank, array.element_size);
   }
+  // The program may still read an input after it has written a result.
+  auto overlaps_input = [&](const void* output, size_t size) {
+    const uintptr_t start = reinterpret_cast<uintptr_t>(output);
+    for (int i = 0; i < signature.num_inputs; ++i) {
+      const Array& array = signature.arrays[i];
+      const uintptr_t input = reinterpret_cast<uintptr_t>(inputs[i]);
+      const size_t input_size = count(actual + array.start, array.rank) * array.element_size;
+      if (start < input + input_size && input < start + size) return true;
+    }
+    return false;
+  };
   const int first = signature.num_inputs + signature.num_masks;
   for (int o = 0; o < signature.num_outputs; ++o) {
     const int buffer = data.result_buffers[o];
     const auto& information = data.buffers[buffer];
-    // A result is written where the caller wants it, unless it is cut or needs an alignment.
+    // A result is written where the caller wants it, unless it is cut, needs an alignment, or would
+    // overwrite an input.
     if (information.kind() == information.kParameter && !information.is_argument()) {
-      const bool is_direct = outputs[o] != nullptr && is_same(first + o) && is_aligned(outputs[o]);
+      const bool is_direct = outputs[o] != nullptr && is_same(first + o) && is_aligned(outputs[o]) &&
+                             !overlaps_input(outputs[o], information.size());
       table.buffers[buffer] = is_direct ? outputs[o] : table.own[buffer];
     }
   }

@@ -8,7 +8,7 @@
 #include "attend.h"
 #include "kinds.h"
 
-static attend *first;
+static attend_handle *first;
 
 static void print(const char *name, const float *values, int64_t count) {
   printf("%s", name);
@@ -17,7 +17,7 @@ static void print(const char *name, const float *values, int64_t count) {
 }
 
 /* Returns the results of attend, out and then halves, or NULL. */
-static float *call(attend *handle, int64_t b, int64_t t) {
+static float *call(attend_handle *handle, int64_t b, int64_t t) {
   int64_t count = b * t * 8, out = b * 8, halves = b * ((t + 1) / 2);
   /* One element in front, so that the array is not aligned as TensorFlow likes it. */
   float *memory = malloc((size_t)(count + 1) * sizeof(float)), *x = memory + 1;
@@ -55,7 +55,7 @@ static void *work(void *handle) {
 }
 
 static void show_threads(const char *file) {
-  attend *own = NULL, *shared = NULL;
+  attend_handle *own = NULL, *shared = NULL;
   if (attend_open(&own, file) || attend_share(&shared, first)) printf("cannot open\n");
   pthread_t threads[2];
   pthread_create(&threads[0], NULL, work, own);
@@ -73,7 +73,7 @@ static void show_threads(const char *file) {
 }
 
 static void show_refusal(const char *file) {
-  attend *handle = NULL;
+  attend_handle *handle = NULL;
   attend_status status = attend_open(&handle, file);
   printf("%d %s\n", status, attend_message(handle));
   status = attend_run(handle, &(attend_inputs){2, 3, NULL, NULL}, &(attend_outputs){NULL, NULL});
@@ -82,7 +82,7 @@ static void show_refusal(const char *file) {
 }
 
 static void show_kinds(const char *file) {
-  kinds *handle = NULL;
+  kinds_handle *handle = NULL;
   int8_t small[] = {-3, 5};
   uint64_t large[] = {UINT64_MAX, 7};
   double precise[] = {0.1, 1e300};
