@@ -21,7 +21,7 @@ END = "<!-- Generated: end -->"
 
 CONSUMERS = (
     *("TensorFlow, XLA", "TensorFlow, operations", "C++", "Node", "Keras layer"),
-    *("LiteRT", "ONNX Runtime", "OpenVINO", "compiled for H100, v5e"),
+    *("LiteRT", "ONNX Runtime", "OpenVINO", "C library", "compiled for H100, v5e"),
 )
 
 Errors = Mapping[str, Mapping[str, Mapping[str, float | str]]]
