@@ -172,6 +172,11 @@ def _name_scope(signature: Signature) -> str:
     return f"{identifier}_::" if identifier in _OWN_NAMES else f"{identifier}::"
 
 
+def _title(signature: Signature) -> str:
+    """Returns the name of a signature for a comment of one line."""
+    return " ".join(signature.name.split())
+
+
 def _write_types(signature: Signature) -> str:
     scope = _name_scope(signature).removesuffix("::")
     variables = [f"  std::int64_t {make_identifier(v)} = 0;" for v in signature.variables]
@@ -195,7 +200,7 @@ def _write_types(signature: Signature) -> str:
     compiled = f", compiled for {signature.format_sizes()}" if signature.variables else ""
     newline = "\n"
     text = f"""
-// The open sizes and the arrays, in row-major order, of {signature.name}{compiled}.
+// The open sizes and the arrays, in row-major order, of {_title(signature)}{compiled}.
 {_struct("Sizes", variables)};
 {_struct("Inputs", [*variables, *inputs])};
 // An output without memory is left out.
@@ -267,8 +272,8 @@ def _write_calls(interface: Interface, signature: Signature) -> str:
     newline = "\n"
     expected = f"[[maybe_unused]] const {scope}Shapes expected = {scope}shapes({{{sizes}}});"
     return f"""
-  // Calls {signature.name}, as {prefix}_run; throws nothing. If an array has more or fewer elements
-  // than its shape, it returns {name.upper()}_FAILED.
+  // Calls {_title(signature)}, as {prefix}_run; throws nothing.
+  // If an array has more or fewer elements than its shape, it returns {name.upper()}_FAILED.
   [[nodiscard]] {name}_status {method}run([[maybe_unused]] const {scope}Inputs &inputs,
       [[maybe_unused]] const {scope}Outputs &outputs) noexcept {{
     {expected}
@@ -277,7 +282,7 @@ def _write_calls(interface: Interface, signature: Signature) -> str:
     return {prefix}_run(handle_, &in, &out);
   }}
 #if defined(__cpp_exceptions)
-  // Calls {signature.name}, and returns its outputs in new arrays. Throws Error.
+  // Calls {_title(signature)}, and returns its outputs in new arrays. Throws Error.
   {scope}Results {method}call(const {scope}Inputs &inputs) {{
     {expected}
 {newline.join([f"    {scope}Results results;", *resizes])}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from jax2tf_bridge import (
 
 # Private: takes TensorFlow's tool away, and names that no signature can have.
 from jax2tf_bridge.c_library import _tf_compat
+from jax2tf_bridge.c_library._cpp_header import write_cpp_header
 from jax2tf_bridge.c_library._interface import check_identifiers, make_identifier
 from jax2tf_bridge.c_library._read import read_interface
 from jax2tf_bridge.c_library._sources import write_header, write_wrapper
@@ -82,6 +84,25 @@ net_status net_run(net_handle *handle, const net_inputs *inputs,
     )
     assert "   Compiled for n=2 or n=3.\n" in header
     assert "net_status net_pair_run(net_handle *handle, const net_pair_inputs *inputs,\n" in header
+
+
+def test_cpp_header_has_types_and_computes_shapes(model: Path) -> None:
+    interface = read_interface(model, "net", None, [{"n": 3}, {"b": 1, "n": 2}])
+    header = write_cpp_header(interface)
+    assert "namespace net_lib {" in header
+    start, end = header.index("namespace pair {"), header.index("}  // namespace pair")
+    assert "  Span<const float> x;  // [2*n, 3]\n" in header[start:end]
+    assert "  result.inputs.x = {{detail::maximum(0, (sizes.n * INT64_C(2))), 3}};" in header[
+        start:end
+    ].replace("(INT64_C(2) * sizes.n)", "(sizes.n * INT64_C(2))")
+    assert "  Span<std::uint16_t> int_;  // [b, 3]\n" in header[end:]
+    assert "net_status run(" in header
+    assert "pair::Results pair_call(const pair::Inputs &inputs) {" in header
+    # The namespace has a class of this name.
+    renamed = replace(interface.signatures[0], name="Library", prefix="net_Library")
+    header = write_cpp_header(replace(interface, signatures=(renamed,)))
+    assert "namespace Library_ {" in header
+    assert "net_status Library_run(" in header
 
 
 def test_wrapper_computes_shapes_and_pads(model: Path) -> None:
