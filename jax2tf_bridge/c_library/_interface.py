@@ -254,8 +254,8 @@ def check_library_name(name: str) -> None:
     Raises:
       SavingError: a header, a target or another library has the name.
     """
-    if name in _SYSTEM_HEADERS:
-        owner = f"The system has a header {name}.h, as the library would."
+    if name.lower() in _SYSTEM_HEADERS:  # some file systems ignore case
+        owner = f"The system has a header {name.lower()}.h, as the library would."
     elif name in _BUILD_NAMES:
         owner = f"A build has something else that is called {name}."
     else:

@@ -163,8 +163,8 @@ def test_unknown_signature(model: Path) -> None:
     ("options", "text"),
     [
         (
-            {"name": "math"},
-            "The system has a header math.h, as the library would. Pass name='math_model'.",
+            {"name": "Math"},
+            "The system has a header math.h, as the library would. Pass name='Math_model'.",
         ),
         ({"name": "m"}, "A build has something else that is called m. Pass name='m_model'."),
         (
