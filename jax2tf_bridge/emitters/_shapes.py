@@ -30,6 +30,8 @@ from shape_poly import Dim
 
 _MAX_MOVED_ELEMENTS = 1 << 10
 """Maximum number of elements of a constant to move at graph time, which makes a copy."""
+_MAX_SLICED_AXES = 5
+"""Maximum rank of a tensor that LiteRT slices."""
 
 
 @emits("constant")
@@ -434,6 +436,11 @@ def slice_array(
         return array
     if 0 in sizes:
         return _empty(array.element, sizes)
+    if len(array.compact_shape) > _MAX_SLICED_AXES and array.known is None:
+        merged = _merge_whole_axes(array.sizes, starts, limits, steps)
+        if len(merged) < array.rank:
+            own, *bounds = zip(*merged, strict=True)
+            return reshape(scope, slice_array(scope, reshape(scope, array, own), *bounds), sizes)
     first = array.rank - len(array.compact_shape)
     places: list[Any] = [
         slice(None)
@@ -460,6 +467,24 @@ def slice_array(
     tensor = scope.compact(array)[tuple(places)]
     wanted = [1 if array.repeats(axis) else sizes[axis] for axis in range(kept, array.rank)]
     return Array(array.element, sizes, scope.set_shape(tensor, wanted))
+
+
+def _merge_whole_axes(
+    sizes: Sequence[Dim], starts: Sequence[Dim], limits: Sequence[Dim], steps: Sequence[Dim]
+) -> list[tuple[Dim, Dim, Dim, Dim]]:
+    """Merges adjacent axes that a slice takes whole.
+
+    Returns: size, start, limit and step of each axis.
+    """
+    merged: list[tuple[Dim, Dim, Dim, Dim]] = []
+    was_whole = False
+    for size, start, limit, step in zip(sizes, starts, limits, steps, strict=True):
+        is_whole = start == 0 and limit == size and step == 1
+        if is_whole and was_whole:
+            size = limit = plain(merged.pop()[0] * size)
+        merged.append((size, start, limit, step))
+        was_whole = is_whole
+    return merged
 
 
 def _as_slice(scope: Scope, size: Dim, start: Dim, limit: Dim, step: Dim) -> slice:

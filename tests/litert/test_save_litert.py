@@ -450,6 +450,25 @@ def test_arrays_without_elements_are_named(tmp_path: Path) -> None:
         save_litert(tmp_path / "diff.tflite", Signature(halves, args=[X[:, :1]]))
 
 
+def test_slices_of_six_axes(tmp_path: Path) -> None:
+    """LiteRT slices at most five."""
+
+    def take(x: Any) -> Any:
+        return x[:, 1], x[:, :2, :, 1:], x[..., ::2, :, -1]
+
+    shape = (2, 3, 2, 4, 2, 2)
+    x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    sizes = "(a, 3, 2, n, 2, 2)"
+    signature = Signature(
+        take, args=[x], polymorphic_shapes=sizes, polymorphic_constraints=["n >= 2"]
+    )
+    model = save_litert(tmp_path / "m.tflite", signature)
+    x = np.concatenate([x, -x], axis=3)
+    actual = interpreter(model.path).get_signature_runner()(x=x)
+    for number, expected in enumerate(take(x)):
+        np.testing.assert_array_equal(actual[f"output_{number}"], expected)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_lgamma_of_an_open_size(tmp_path: Path, dtype: str) -> None:
     x = np.array([-0.4, 0.05, 3, 30], dtype)
