@@ -32,7 +32,6 @@ class Training:
       predict: maps state and inputs to outputs.
       x, y: inputs and labels.
       shapes: their polymorphic shapes.
-      in_litert: whether LiteRT has operations for it.
     """
 
     name: str
@@ -42,7 +41,6 @@ class Training:
     x: Any
     y: Any
     shapes: tuple[str, str]
-    in_litert: bool = True
 
     def signatures(self) -> dict[str, Signature]:
         """Makes the signatures "train" and "predict"."""
@@ -72,10 +70,14 @@ class Training:
                 arrays[f"{number}/loss"] = np.asarray(outputs["loss"])
                 arrays[f"{number}/predict"] = np.asarray(predict(state, self.x))
                 for name, leaf in zip(names, jax.tree_util.tree_leaves(state), strict=True):
-                    is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-                    leaf = jax.random.key_data(leaf) if is_key else leaf
+                    leaf = jax.random.key_data(leaf) if is_key(leaf) else leaf
                     arrays[f"{number}/weight {name}"] = np.asarray(leaf)
         np.savez(path, **arrays)
+
+
+def is_key(leaf: Any) -> bool:
+    """Returns whether an array holds PRNG keys."""
+    return bool(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))
 
 
 def compute_outputs(params: Any, x: Any) -> Any:

@@ -74,7 +74,41 @@ def test_litert_keeps_the_cache(tmp_path: Path) -> None:
     assert write(lambda words: runner(words=words)["word"], 50) == write_in_jax(50)
 
 
-def test_a_whole_text_in_one_call(tmp_path: Path) -> None:
+def test_a_server_takes_and_returns_the_cache(tmp_path: Path) -> None:
+    def read(params: Any, words: Any, cache: Any) -> Any:
+        outputs, new = decode({"params": params, "cache": cache}, words)
+        return {**outputs, "cache": new["cache"]}
+
+    signature = Signature(
+        read,
+        args=[PROMPT, make_cache()],
+        polymorphic_shapes=["(n,)", None],
+        polymorphic_constraints=[f"n <= {LENGTH}"],
+    )
+    save(tmp_path / "m", signature, params=STATE["params"])
+    model = tf.saved_model.load(str(tmp_path / "m"))
+
+    def begin_text() -> Callable[[Any], Any]:
+        cache = {f"cache_{name}": tf.constant(array) for name, array in make_cache().items()}
+
+        def next_word(words: Any) -> Any:
+            outputs = model.signatures["serving_default"](words=tf.constant(words), **cache)
+            cache.update({name: outputs[name] for name in cache})
+            return outputs["word"]
+
+        return next_word
+
+    next_word, other = begin_text(), begin_text()
+
+    def next_word_between_others(words: Any) -> Any:
+        other(np.array([7], np.int32))
+        return next_word(words)
+
+    assert write(next_word_between_others, 50) == write_in_jax(50)
+
+
+@pytest.mark.parametrize("target", [None, Target.widest(xla=False)], ids=["XLA", "operations"])
+def test_a_whole_text_in_one_call(tmp_path: Path, target: Target | None) -> None:
     key = jax.random.key(0)
     signature = Signature(
         generate,
@@ -83,7 +117,7 @@ def test_a_whole_text_in_one_call(tmp_path: Path) -> None:
         polymorphic_constraints=[f"n <= {LENGTH}"],
         seed="scalar",
     )
-    save(tmp_path / "m", signature, params=STATE["params"])
+    save(tmp_path / "m", signature, params=STATE["params"], target=target)
     model = tf.saved_model.load(str(tmp_path / "m"))
     for seed, prompt in ((0, PROMPT), (7, PROMPT[:2])):
         inputs = {"prompt": prompt, "key": np.uint32(seed), "temperature": np.float32(0.8)}

@@ -134,6 +134,32 @@ def test_in_jax_the_function_stays_pure(root: Path) -> None:
     assert list(named) == ["loss"]
 
 
+def test_equinox_modules_are_the_params(tmp_path: Path) -> None:
+    eqx = pytest.importorskip("equinox", reason="equinox is not installed")
+    optimizer = optax.sgd(0.1, momentum=0.9)
+    arrays, rest = eqx.partition(eqx.nn.MLP(4, 1, 8, 1, key=jax.random.key(0)), eqx.is_array)
+
+    def train(state: Any, x: Any, y: Any) -> Any:
+        def compute_loss(arrays: Any) -> Any:
+            return jnp.mean((jax.vmap(eqx.combine(arrays, rest))(x) - y) ** 2)
+
+        loss, gradients = jax.value_and_grad(compute_loss)(state["model"])
+        updates, optimizer_state = optimizer.update(gradients, state["optimizer"])
+        return {"loss": loss}, {
+            "model": eqx.apply_updates(state["model"], updates),
+            "optimizer": optimizer_state,
+        }
+
+    state = {"model": arrays, "optimizer": optimizer.init(arrays)}
+    x, y = TRAINING.x, TRAINING.y
+    save(tmp_path / "m", Signature(train, args=[x, y], updates_params=True), params=state)
+    model = tf.saved_model.load(str(tmp_path / "m"))
+    for _ in range(3):
+        outputs, state = train(state, x, y)
+        np.testing.assert_allclose(model(x, y)["loss"], outputs["loss"], rtol=1e-5)
+    assert "model/layers/0/weight" in {v.name.partition(":")[0] for v in model.variables}
+
+
 def test_verify_compares_the_new_weights(root: Path) -> None:
     report = verify(
         root / "1", TRAINING.train, signature="train", params_like=TRAINING.state, samples=2
@@ -190,7 +216,8 @@ def test_concurrent_calls_do_not_interleave(tmp_path: Path, target: Target | Non
     assert model.params["calls"].numpy() == 200
 
 
-def test_a_failed_call_changes_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", [None, Target.widest(xla=False)], ids=["XLA", "operations"])
+def test_a_failed_call_changes_nothing(tmp_path: Path, target: Target | None) -> None:
     def step(params: Any, x: Any) -> Any:
         return x, {"w": params["w"] + x.sum(), "calls": params["calls"] + 1}
 
@@ -201,7 +228,7 @@ def test_a_failed_call_changes_nothing(tmp_path: Path) -> None:
         polymorphic_constraints=["b >= 2"],
         updates_params=True,
     )
-    save(tmp_path / "m", signature, params=PARAMS, target=Target.widest(xla=False))
+    save(tmp_path / "m", signature, params=PARAMS, target=target)
     model = tf.saved_model.load(str(tmp_path / "m"))
     with pytest.raises(tf.errors.InvalidArgumentError):
         model.signatures["serving_default"](x=tf.ones((1, 3)))
