@@ -13,7 +13,13 @@ import numpy as np
 
 from jax2tf_bridge._dtypes import dtype_of_element
 from jax2tf_bridge.bytecode import DenseElements, Operation, TensorType, Value
-from jax2tf_bridge.rewriting._patterns import BROADCASTS, Matcher, Pattern, Replacement
+from jax2tf_bridge.rewriting._patterns import (
+    BROADCASTS,
+    Matcher,
+    Pattern,
+    Replacement,
+    Rewritten,
+)
 from jax2tf_bridge.rewriting._widening import BFLOAT16_BITS
 
 BIAS_ADD, RELU, RELU6, SQUARE = (
@@ -189,6 +195,54 @@ def _reverse_window(convolution: Operation, matcher: Matcher) -> Operation | Non
     )
 
 
+# Arrays that are joined and taken apart again, such as the caches of the layers of a decoder.
+
+
+def _take_operand(slice_: Operation, matcher: Matcher) -> Rewritten:
+    """Takes a slice of joined arrays from the only one that it reaches."""
+    (joined,) = slice_.operands
+    concatenate = matcher.maker(joined, "concatenate")
+    if concatenate is None:
+        return None
+    axis, first = concatenate.int("dimension"), 0
+    starts, limits = (list(slice_.ints(name)) for name in ("start_indices", "limit_indices"))
+    for operand in concatenate.operands:
+        size = operand.tensor.shape[axis]
+        if size is None:
+            return None
+        if first <= starts[axis] and limits[axis] <= first + size:
+            break
+        first += size
+    else:
+        return None
+    if operand.type == slice_.results[0].type:
+        return Replacement((), (operand,))
+    starts[axis] -= first
+    limits[axis] -= first
+    bounds = {"start_indices": tuple(starts), "limit_indices": tuple(limits)}
+    return dataclasses.replace(
+        slice_, operands=(operand,), attributes={**slice_.attributes, **bounds}
+    )
+
+
+def _undo_reshape(reshape: Operation, matcher: Matcher) -> Replacement | None:
+    """Drops two reshapes that lead back to the same shape; the first may be a broadcast."""
+    (between,) = reshape.operands
+    maker = matcher.maker(between, "reshape", "broadcast_in_dim")
+    if maker is None or maker.operands[0].type != reshape.results[0].type:
+        return None
+    (source,) = maker.operands
+    if maker.name == "broadcast_in_dim":
+        axes = maker.ints("broadcast_dimensions")
+        if list(axes) != sorted(axes) or any(
+            between.tensor.shape[axis] != size
+            for axis, size in zip(axes, source.tensor.shape, strict=True)
+        ):
+            return None
+    is_known = None not in source.tensor.shape and None not in between.tensor.shape
+    return Replacement((), (source,)) if is_known else None
+
+
 # Random numbers: jax.random puts random bits behind the sign and the exponent of 1.
 
 _ONE = 0x3F80
@@ -252,6 +306,8 @@ SIMPLIFICATIONS = (
     Pattern(frozenset({"add"}), _simplify_add),
     Pattern(frozenset({"case"}), _simplify_case),
     Pattern(frozenset({"convolution", "dynamic_conv"}), _reverse_window),
+    Pattern(frozenset({"slice"}), _take_operand),
+    Pattern(frozenset({"reshape"}), _undo_reshape),
 )
 """Patterns for TensorFlow."""
 

@@ -157,3 +157,38 @@ def test_a_model_of_texts_has_at_most_half_as_many_operations_again() -> None:
 
     made, written = _compare(net, by_hand, weights, words)
     assert made.total() <= _MOST * written.total(), (made, written)
+
+
+def _count_static(f: Callable[..., Any], *arrays: Any) -> Counter[str]:
+    """Counts the operations of a function of fixed sizes, after comparing its values."""
+    specs = [tf.TensorSpec(array.shape, array.dtype) for array in arrays]
+    converted = tf.function(convert(f, target=without_xla()), input_signature=specs)
+    traced = converted.get_concrete_function()
+    for actual, expected in zip(traced(*map(tf.constant, arrays)), f(*arrays), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+    return operation_counts(traced.graph)
+
+
+def test_caches_are_joined_and_taken_apart_without_operations() -> None:
+    def update(x: Any, y: Any) -> Any:
+        layers = jnp.stack([jnp.stack([x, y], axis=1), jnp.stack([y, x], axis=1)], axis=1)
+        first, second = layers[:, 0], layers[:, 1]
+        return first[:, 0] + 1, second[:, 0] * 2, layers[:, 1][:, 1] - 1
+
+    assert _count_static(update, _normal(2, 3, 4), _normal(2, 3, 4) + 1) == Counter(
+        {"AddV2": 1, "Mul": 1, "Sub": 1}
+    )
+
+
+def test_slices_of_joined_arrays_come_from_the_array_that_they_reach() -> None:
+    def take(x: Any, y: Any) -> Any:
+        joined = jnp.concatenate([x, y, x])
+        return joined[1:3], joined[3:5], joined[5:9:2], joined[5:, 1:]
+
+    x, y = _normal(3, 4), _normal(2, 4)
+    counts = _count_static(take, x, y)
+    assert counts["ConcatV2"] == 0
+    assert counts["StridedSlice"] == 3
+    both = _count_static(lambda x, y: [jnp.concatenate([x, y])[2:4]], x, y)
+    assert both == Counter({"ConcatV2": 1, "StridedSlice": 1})
+    assert _count_static(lambda x: [x.reshape(2, 6).T.reshape(3, 4)], x)["Reshape"] == 2
