@@ -1,0 +1,65 @@
+"""examples/text_generation: a GPT-2 of Keras Hub in JAX, then LiteRT or ONNX Runtime alone."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from scripts._env import ROOT
+from tests.consumers.environments import environment, process_environment
+from tests.consumers.harness import Harness, consumer_base
+from tests.tutorials.test_tutorials import tutorial_python
+
+pytestmark = [pytest.mark.slow, pytest.mark.consumers]
+
+EXAMPLE = ROOT / "examples" / "text_generation"
+KERAS_HUB = (
+    # Without tensorflow-text, which brings a second TensorFlow and is for tokenizers.
+    *("--no-deps", "keras-hub==0.32.0", "kagglehub", "kagglesdk", "regex"),
+    *("sentencepiece", "tokenizers"),
+)
+
+
+def run(python: Path, *words: str | Path, packages: str = "") -> str:
+    """Returns what a command of an interpreter prints."""
+    variables = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": packages}
+    done = subprocess.run(
+        [str(python), *map(str, words)],
+        env=process_environment(variables),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def write(folder: Path, *options: str) -> None:
+    """Writes the models, and 500 tokens that Keras Hub generates."""
+    keras_hub = environment("keras-hub", consumer_base(), *KERAS_HUB)
+    (packages,) = keras_hub.parent.parent.glob("lib/python3*/site-packages")
+    run(tutorial_python(), EXAMPLE / "write.py", folder, *options, packages=str(packages))
+
+
+def test_litert_generates_the_tokens_of_keras_hub(harness: Harness, tmp_path: Path) -> None:
+    write(tmp_path)
+    printed = run(harness.litert_python(), EXAMPLE / "generate.py", tmp_path)
+    assert "loaded of JAX and TensorFlow: none" in printed
+    (distinct,) = re.findall(r"500 of 500 tokens are JAX's, (\d+) of them distinct", printed)
+    assert int(distinct) > 50
+    assert "without a cache 10 of 10 tokens" in printed
+
+
+@pytest.mark.complete
+def test_onnx_runtime_generates_the_tokens_of_keras_hub(harness: Harness, tmp_path: Path) -> None:
+    write(tmp_path, "--for-converters")
+    python = harness.converter_python("onnx")
+    for name in ("prefill", "decode"):
+        source = ("--saved-model", tmp_path / "for_converters", "--signature_def", name)
+        result = ("--output", tmp_path / f"{name}.onnx", "--opset", "18")
+        run(python, "-m", "tf2onnx.convert", *source, *result)
+    printed = run(python, EXAMPLE / "generate_in_onnx.py", tmp_path)
+    assert "500 of 500 tokens are JAX's" in printed
