@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -108,12 +109,23 @@ class PathWeights:
     def of_state(state: Any) -> PathWeights:
         """Flattens a state dict, an object that has one, or a mapping of paths.
 
+        PRNG keys become their uint32 words, as models have them.
+
         Raises:
           StateDictError: it contains itself, or two of its keys have the same text.
         """
         if isinstance(state, Mapping) and is_flat(state):
-            return PathWeights({str(path): leaf for path, leaf in state.items()})
-        return PathWeights(flatten_state(to_state_dict(state)))
+            leaves = {str(path): leaf for path, leaf in state.items()}
+        else:
+            leaves = flatten_state(to_state_dict(state))
+        return PathWeights({path: _key_to_words(leaf) for path, leaf in leaves.items()})
+
+
+def _key_to_words(leaf: Any) -> Any:
+    if not str(getattr(leaf, "dtype", "")).startswith("key<"):
+        return leaf
+    jax: Any = sys.modules["jax"]
+    return jax.random.key_data(leaf)
 
 
 def _sort_numbered(state: Any) -> Any:

@@ -21,6 +21,7 @@ from jax2tf_bridge import (
     RowScorer,
     Signature,
     Target,
+    assign_weights,
     export,
     inspect,
     load,
@@ -275,6 +276,26 @@ def test_litert_keeps_keys_and_half_floats(tmp_path: Path) -> None:
         SavingError, match=r"LiteRT has no variables of uint32, such as params.'key"
     ):
         save_litert(tmp_path / "n.tflite", tmp_path / "m")
+
+
+def test_keys_are_assigned_and_checkpointed(tmp_path: Path) -> None:
+    def draw(params: Any, x: Any) -> Any:
+        key, own = jax.random.split(params["key"])
+        return x + jax.random.uniform(own, (3,)), {"key": key}
+
+    save_step(tmp_path / "m", draw, params={"key": jax.random.key(0)})
+    model = tf.saved_model.load(str(tmp_path / "m"))
+    model.step(X)
+    state: Any = {"key": jax.random.key(7)}
+    assert assign_weights(model, state).assigned == {"key": "key"}
+    for number in range(3):
+        expected, state = draw(state, X)
+        np.testing.assert_allclose(model.step(X), expected, rtol=1e-6)
+        if number == 0:
+            checkpoint = tf.train.Checkpoint(model=model).save(tmp_path / "checkpoint")
+            expected_next, _ = draw(state, X)
+    tf.train.Checkpoint(model=model).restore(checkpoint).assert_consumed()
+    np.testing.assert_allclose(model.step(X), expected_next, rtol=1e-6)
 
 
 def test_litert_runs_the_steps_of_a_saved_model(tmp_path: Path) -> None:

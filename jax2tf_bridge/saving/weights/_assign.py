@@ -75,8 +75,9 @@ def assign_weights(
       model: a loaded SavedModel, a tf.Module, a Keras model, or a tree of variables.
       weights: the path of a msgpack or safetensors file, an open one, a state dict (any tree of
         mappings, lists and tuples), or a mapping from paths as "params/dense/kernel" to arrays.
-        Values are converted if JAX would take them as another dtype (32 bits for 64). A float32
-        variable of a model that `save` wrote also takes bfloat16, as in models for converters.
+        Values are converted if JAX would take them as another dtype (32 bits for 64), and PRNG
+        keys to their words. A float32 variable of a model that `save` wrote also takes bfloat16, as
+        in models for converters.
       partial: whether variables may keep their values, and paths may fit no variable.
       rename: maps the path of a weight to the name of its variable: a mapping with the paths that
         differ, or a function. A name of None leaves the path out.
