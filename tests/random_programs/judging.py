@@ -363,6 +363,9 @@ def _blame_step(alone: Program, way: str, verdict: Verdict) -> bool:
         expected = in_jax(alone)(args)
         actual = WAYS[way](alone)(args)
     except Exception as error:
+        if way == "litert" and NO_ELEMENTS in str(error):
+            verdict.explained[NO_ELEMENTS] += 1
+            return True
         verdict.faults.append(_raised(error, alone, way, f"raised by {step.operation} alone"))
         return False
     case = difference_of(alone, actual, expected, way)
