@@ -7,6 +7,7 @@ another kind of graph, whose tensors and functions behave like TensorFlow's.
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -57,9 +58,14 @@ class _Function:
         builder = _builder.get()
         if builder is not None:
             return builder.find(self._name)(*args, **kwargs)
+        return self._of_tensorflow(*args, **kwargs)
+
+    @functools.cached_property
+    def _of_tensorflow(self) -> Callable[..., Any]:
         import tensorflow
 
-        return operator.attrgetter(self._name)(tensorflow)(*args, **kwargs)
+        function: Callable[..., Any] = operator.attrgetter(self._name)(tensorflow)
+        return function
 
     def __getattr__(self, name: str) -> _Function:
         if name.startswith("__"):
