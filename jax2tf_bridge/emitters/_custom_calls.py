@@ -99,7 +99,9 @@ def _custom_call(
     target = operation.text("call_target_name")
     emitter = scope.emitters.get(target) if target in CUSTOM_CALLS else None
     if emitter is None:
-        scope.fail(operation, f"the custom call {target!r} has no form in TensorFlow's operations")
+        scope.fail(
+            operation, f"the custom call {target!r} has no form in {scope.runtime}'s operations"
+        )
     return emitter(scope, operation, operands)
 
 

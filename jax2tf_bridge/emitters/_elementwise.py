@@ -108,7 +108,7 @@ def _by_kind(
             result = (scope.for_converters and converter_floats) or floats
             result = (complexes or result) if kind == "complex" else result
         if result is None:
-            scope.fail(operation, f"TensorFlow has none for elements of type {element}")
+            scope.fail(operation, f"{scope.runtime} has none for elements of type {element}")
         return emit_elementwise(scope, operation, operands, result)
 
     return emit

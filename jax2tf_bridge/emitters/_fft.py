@@ -35,7 +35,7 @@ def _fft(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array
     kind = operation.text("fft_type")
     lengths = list(operation.ints("fft_length"))
     if not 1 <= len(lengths) <= 3:
-        scope.fail(operation, f"TensorFlow transforms 1 to 3 axes, and not {len(lengths)}")
+        scope.fail(operation, f"{scope.runtime} transforms 1 to 3 axes, and not {len(lengths)}")
     element = operation.results[0].tensor.element
     lasts = {"RFFT": lengths[-1] // 2 + 1, "IRFFT": lengths[-1]}
     sizes = (*array.sizes[:-1], lasts.get(kind, array.sizes[-1]))

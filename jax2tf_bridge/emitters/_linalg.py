@@ -70,7 +70,7 @@ def _read_triangle(operation: Operation) -> dict[str, Any]:
 def _check(scope: Scope, operation: Operation, arrays: Sequence[Array]) -> None:
     for array in arrays:
         if array.element not in _DTYPES:
-            scope.fail(operation, f"TensorFlow has no kernel for matrices of {array.element}")
+            scope.fail(operation, f"{scope.runtime} has no kernel for matrices of {array.element}")
 
 
 def _is_empty(array: Array) -> bool:

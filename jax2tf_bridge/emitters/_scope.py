@@ -95,6 +95,11 @@ class Scope:
         return scope
 
     @property
+    def runtime(self) -> str:
+        """Returns whose operations the graph has, for messages."""
+        return "ONNX" if self.for_onnx else "TensorFlow"
+
+    @property
     def for_litert(self) -> bool:
         """Returns whether LiteRT's converter reads the graph."""
         return self.names_lines and not self.for_onnx
@@ -144,10 +149,10 @@ class Scope:
         if self._budget[0] < 0:
             self.fail(operation, f"the module has more than {_MAX_OPERATIONS:,} operations")
         if emitter is None:
-            self.fail(operation, "there is no TensorFlow operation for it")
+            self.fail(operation, f"there is no operation of {self.runtime} for it")
         for value in operation.results:
             if isinstance(value.type, TensorType) and not has_dtype(value.type.element):
-                self.fail(operation, f"TensorFlow has no dtype for {value.type}")
+                self.fail(operation, f"{self.runtime} has no dtype for {value.type}")
         operands = [self.array(value) for value in operation.operands]
         line = operation.source or self._line
         scope = make_line_scope(line) if self.names_lines and line is not None else None

@@ -387,7 +387,8 @@ def _set_dimension_size(scope: Scope, operation: Operation, operands: Sequence[A
     size = operands[1].integers
     if size is None or size[0] != operands[0].sizes[axis]:
         scope.fail(
-            operation, "TensorFlow's tensors have no sizes below those that they are made with"
+            operation,
+            f"{scope.runtime}'s tensors have no sizes below those that they are made with",
         )
     return operands[0]
 

@@ -154,7 +154,7 @@ def _special_function(
     if not (element in function.elements or in_float32):
         if is_composite:
             return decompose(scope, operation)
-        scope.fail(operation, f"TensorFlow has no {name} of {element}")
+        scope.fail(operation, f"{scope.runtime} has no {name} of {element}")
     sizes = broadcast_sizes(operands)
     tensors = [scope.compact(array) for array in operands]
     if name == "jax2tf.betainc":  # betainc does not broadcast
