@@ -97,11 +97,16 @@ class BridgeError(Exception):
 class MissingDependencyError(BridgeError, ImportError):
     """A package that this half of the bridge needs is not installed."""
 
-    def __init__(self, package: str, extra: str, needed_for: str) -> None:
-        """`package` is missing, `extra` installs it, `needed_for` is the feature that needs it."""
+    def __init__(
+        self, package: str, extra: str, needed_for: str, *, command: str | None = None
+    ) -> None:
+        """`package` is missing, `extra` installs it, `needed_for` is the feature that needs it.
+
+        `command` installs a package that no extra of the bridge brings; then `extra` is its name.
+        """
+        command = command or f"pip install 'jax2tf-bridge[{extra}]'"
         super().__init__(
-            f"{needed_for} needs {package}, which is not installed here. "
-            f"Install it with: pip install 'jax2tf-bridge[{extra}]'"
+            f"{needed_for} needs {package}, which is not installed here. Install it with: {command}"
         )
         self.package, self.extra = package, extra
 

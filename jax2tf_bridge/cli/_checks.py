@@ -54,7 +54,9 @@ _SERIES = (("JAX, jitted", "#0b6e99", "jax_ms"), ("SavedModel", "#c2410c", "save
 _VERIFY = """\
 Compares a SavedModel in TensorFlow with the JAX function that it came from: values and gradients,
 at sizes drawn from its symbolic shapes; with --latency also how long calls take.
-Needs JAX and TensorFlow."""
+With --runtime, it compares the values of a model that was converted from the SavedModel.
+With --locate, it names the first line of the function whose value differs.
+Needs JAX and TensorFlow, and the runtime."""
 
 _VERIFY_EXAMPLES = """\
 exit code 1 if something differs by more than the tolerance
@@ -62,7 +64,9 @@ exit code 1 if something differs by more than the tolerance
 examples:
   jax2tf-bridge verify predict/1 --against model:predict
   jax2tf-bridge verify predict/1 --against model:predict --samples 20 --gradients 5
-  jax2tf-bridge verify predict/1 --against model:predict --batch-sizes 1,4,16 --plot latency.svg"""
+  jax2tf-bridge verify predict/1 --against model:predict --batch-sizes 1,4,16 --plot latency.svg
+  jax2tf-bridge verify predict/1 --against model:predict --runtime litert --model model.tflite
+  jax2tf-bridge verify predict/1 --against model:predict --locate"""
 
 _SERVE_CHECK = """\
 Loads and runs a SavedModel with another TensorFlow release, in an environment that it makes and
@@ -133,6 +137,25 @@ def _add_verify_options(parser: argparse.ArgumentParser) -> None:
         help="how much floats may differ, relative to the largest number of an array, or to a "
         "tenth of the largest gradient; by default 1e-4 for float32, 1e-12, 1e-2, 6e-2 for "
         "float64, float16, bfloat16",
+    )
+    parser.add_argument(
+        "--locate",
+        action="store_true",
+        help="if an output differs, find the first line of the function whose value differs",
+    )
+    parser.add_argument(
+        "--runtime",
+        choices=("tensorflow", "litert", "onnx", "openvino"),
+        default="tensorflow",
+        help="what runs the model (default tensorflow); all others compare values only",
+    )
+    parser.add_argument(
+        "--model",
+        type=Path,
+        metavar="FILE",
+        help="the model that --runtime runs, converted from the SavedModel: a .tflite file for "
+        "litert, an .onnx file for onnx; openvino takes an .xml or .onnx file, or by default the "
+        "SavedModel",
     )
     parser.add_argument(
         "--latency", action="store_true", help="also measure how long calls take, which takes time"
@@ -266,10 +289,11 @@ def _verify(options: argparse.Namespace, console: Console) -> None:
     if contents is not None and needs_x64(contents[1]):
         jax.config.update("jax_enable_x64", True)
     with console.loading("TensorFlow", "verify"):
-        from jax2tf_bridge.verifying import choose_signature, verify
+        from jax2tf_bridge.verifying import check_runtime, choose_signature, verify
     if contents is not None:
         try:
             choose_signature(options.signature, list(contents[0].signatures))
+            check_runtime(options.runtime, options.model, _count_rounds(options))
         except BridgeError as e:
             raise UsageError(for_command_line(e.args[0], options)) from e
     with current_folder_first():
@@ -295,6 +319,9 @@ def _verify(options: argparse.Namespace, console: Console) -> None:
                     rounds=_count_rounds(options),
                     batch_sizes=options.batch_sizes or (),
                     name=options.against,
+                    locate=options.locate,
+                    runtime=options.runtime,
+                    model=options.model,
                 )
         except (BridgeError, OSError):
             raise

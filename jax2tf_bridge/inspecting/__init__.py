@@ -17,6 +17,7 @@ from jax2tf_bridge.inspecting._litert import ModelField as ModelField
 from jax2tf_bridge.inspecting._litert import SignatureDefField as SignatureDefField
 from jax2tf_bridge.inspecting._litert import SubGraphField as SubGraphField
 from jax2tf_bridge.inspecting._litert import format_ports as format_ports
+from jax2tf_bridge.inspecting._litert import read_litert_signature as read_litert_signature
 from jax2tf_bridge.inspecting._litert import summarize_litert as summarize_litert
 from jax2tf_bridge.inspecting._saved_models import describe_saved_model
 from jax2tf_bridge.inspecting._saved_models import format_array_type as format_array_type

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from jax2tf_bridge._utils import array_type_text, in_units, some
+from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.inspecting._functions import SCHEMA, format_table
 from jax2tf_bridge.serialization import Field, FlatBufferReader, FlatBufferTable
 from jax2tf_bridge.storage import AnyPath
@@ -120,6 +122,53 @@ class _Description:
             "outputs": ports(signature.tables(SignatureDefField.OUTPUTS)),
         }
 
+    def signature(self, name: str, file: str) -> LiteRTSignature:
+        tables = self.model.tables(ModelField.SIGNATURE_DEFS)
+        by_name = {t.string(SignatureDefField.SIGNATURE_KEY) or "": t for t in tables}
+        key = name if name in by_name or len(by_name) != 1 else next(iter(by_name))
+        if key not in by_name:
+            there = f"only {', '.join(by_name)}" if by_name else "none at all"
+            raise BridgeError(
+                f"{file} has no signature {name}, {there}. Convert the model again, with its "
+                "signatures."
+            )
+        table, field = by_name[key], SignatureDefField.SUBGRAPH_INDEX
+        number = table.integer(field)
+        subgraph = _look_up(self.subgraphs, number, table, field)
+        tensors = self.tensors[number]
+
+        def places(maps: Sequence[FlatBufferTable]) -> dict[str, int]:
+            index = TensorMapField.TENSOR_INDEX
+            for entry in maps:
+                _look_up(tensors, entry.integer(index), entry, index)
+            return {entry.string(TensorMapField.NAME) or "": entry.integer(index) for entry in maps}
+
+        def numbers(operator: FlatBufferTable, field: Field) -> tuple[int, ...]:
+            for index in operator.integers(field):
+                if index != -1:
+                    _look_up(tensors, index, operator, field)
+            return tuple(operator.integers(field))
+
+        operators = []
+        for operator in subgraph.tables(SubGraphField.OPERATORS):
+            code = OperatorField.OPCODE_INDEX
+            kind, _ = _look_up(self.operators, operator.integer(code), operator, code)
+            operators.append(
+                LiteRTOperator(
+                    kind,
+                    numbers(operator, OperatorField.INPUTS),
+                    numbers(operator, OperatorField.OUTPUTS),
+                )
+            )
+        return LiteRTSignature(
+            key,
+            number,
+            places(table.tables(SignatureDefField.INPUTS)),
+            places(table.tables(SignatureDefField.OUTPUTS)),
+            [tensor.string(LiteRTTensorField.NAME) or "" for tensor in tensors],
+            operators,
+        )
+
     def _describe_weights(self) -> dict[str, int]:
         """Counts the constants of all functions, each buffer once."""
         sizes = {}
@@ -139,6 +188,58 @@ class _Description:
                 text = bytes(buffer.bytes(BufferField.DATA) or b"")
                 return text.rstrip(b"\0").decode("ascii", "replace") or None
         return None
+
+
+@dataclass(frozen=True)
+class LiteRTOperator:
+    """Operator of a function.
+
+    Attributes:
+      name: its name, such as "FULLY_CONNECTED".
+      inputs: the numbers of its tensors; -1 for an optional one that is left out.
+      outputs: the numbers of its tensors.
+    """
+
+    name: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class LiteRTSignature:
+    """Signature of a LiteRT model, and the function behind it.
+
+    Attributes:
+      name: its name.
+      subgraph: the number of the function.
+      inputs: the numbers of the tensors of the inputs.
+      outputs: the numbers of the tensors of the outputs.
+      tensors: the names of all tensors.
+      operators: the operators in the order in which they run.
+    """
+
+    name: str
+    subgraph: int
+    inputs: Mapping[str, int]
+    outputs: Mapping[str, int]
+    tensors: Sequence[str]
+    operators: Sequence[LiteRTOperator]
+
+
+def read_litert_signature(data: bytes, name: str, file: str) -> LiteRTSignature:
+    """Reads the graph of a signature of a LiteRT model.
+
+    Args:
+      data: the bytes of the file.
+      name: the signature; the only one of a model is read whatever its name is.
+      file: the path of the file, for messages.
+
+    Raises:
+      FileFormatError: the file is damaged, or is not a LiteRT model.
+      BridgeError: it has several signatures, and none of this name, or none at all.
+    """
+    model = FlatBufferReader(data, what="A LiteRT model", file=file).root()
+    return _Description(model).signature(name, file)
 
 
 def _look_up(entries: Sequence[Any], index: int, table: FlatBufferTable, field: Field) -> Any:
@@ -279,9 +380,14 @@ class LiteRTTensorField(Field):
 
 
 class OperatorField(Field):
-    """Operator; `opcode_index` is an index into the model's operator codes."""
+    """Operator; `opcode_index` is an index into the model's operator codes.
+
+    An input of -1 is an optional one that is left out.
+    """
 
     OPCODE_INDEX = "uint"
+    INPUTS = "[int]"
+    OUTPUTS = "[int]"
 
 
 class BufferField(Field):

@@ -29,6 +29,7 @@ from jax2tf_bridge.to_tensorflow._gradient import StoredGradients as StoredGradi
 from jax2tf_bridge.to_tensorflow._gradient import call_flat as call_flat
 from jax2tf_bridge.to_tensorflow._gradient import has_tensorflow_gradient as has_tensorflow_gradient
 from jax2tf_bridge.to_tensorflow._op import check_function as check_function
+from jax2tf_bridge.to_tensorflow._operations_call import call_operations as call_operations
 from jax2tf_bridge.to_tensorflow._replaced_modules import remove_operations as remove_operations
 from jax2tf_bridge.to_tensorflow._replaced_modules import (
     replace_call_modules as replace_call_modules,
@@ -43,6 +44,7 @@ from jax2tf_bridge.to_tensorflow._tf_compat import find_op_definition as find_op
 from jax2tf_bridge.to_tensorflow._tf_compat import (
     get_dynamic_update_slice as get_dynamic_update_slice,
 )
+from jax2tf_bridge.to_tensorflow._tf_compat import inline_functions as inline_functions
 from jax2tf_bridge.to_tensorflow._tf_compat import saved_model_message as saved_model_message
 from jax2tf_bridge.to_tensorflow._tf_functions import TracedOnce as TracedOnce
 from jax2tf_bridge.to_tensorflow._tf_functions import opaque_to_autograph as opaque_to_autograph

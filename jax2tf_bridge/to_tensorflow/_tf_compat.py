@@ -93,6 +93,30 @@ SEAM: Sequence[SeamName] = (
 LOGICAL_DEVICES_SEAM: Sequence[SeamName] = (_TILE, _REPLICATE)
 """Names that only `annotate_logical_devices` uses."""
 
+_FREEZE = SeamName(
+    "tensorflow.python.framework.convert_to_constants",
+    "convert_variables_to_constants_v2",
+    "2.15 to 2.22",
+    "verify(locate=True) cannot read the tensors of a graph: ModuleError",
+)
+INLINING_SEAM: Sequence[SeamName] = (_FREEZE,)
+"""Names that only `inline_functions` uses."""
+
+
+def inline_functions(function: Any) -> Any:
+    """Returns a concrete function without variables and calls of functions; it keeps loops.
+
+    Raises:
+      ModuleError: the installed TensorFlow cannot do this.
+    """
+    freeze = _FREEZE.get()
+    if freeze is None:
+        raise ModuleError(
+            f"TensorFlow {tf.__version__} cannot inline the functions of a graph, which "
+            "locate needs. Use a release from 2.15 to 2.22."
+        )
+    return freeze(function, lower_control_flow=False)
+
 
 def call_module(args: Sequence[Any], attributes: Mapping[str, Any]) -> list[Any]:
     """Adds an XlaCallModule op on `args`, without the attributes that this TF does not know.

@@ -10,7 +10,16 @@ except ModuleNotFoundError as e:
     raise MissingDependencyError("TensorFlow", "tensorflow-cpu", "verify") from e
 
 from jax2tf_bridge.loading import load as _load  # noqa: F401  # raises if JAX is missing
+from jax2tf_bridge.verifying._locating import Location
 from jax2tf_bridge.verifying._verification import Difference, Latency, Verification
-from jax2tf_bridge.verifying._verify import choose_signature, verify
+from jax2tf_bridge.verifying._verify import check_runtime, choose_signature, verify
 
-__all__ = ["Difference", "Latency", "Verification", "choose_signature", "verify"]
+__all__ = [
+    "Difference",
+    "Latency",
+    "Location",
+    "Verification",
+    "check_runtime",
+    "choose_signature",
+    "verify",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import statistics
 import time
@@ -23,12 +24,17 @@ from jax2tf_bridge.comparing import (
     batch_variable,
     largest_finite,
 )
-from jax2tf_bridge.errors import BridgeError, ShapeError
+from jax2tf_bridge.errors import BridgeError, ModuleError, ShapeError
 from jax2tf_bridge.loading import LoadedFunction, make_typed_key
 from jax2tf_bridge.portable import Aval, PortableFunction
 from jax2tf_bridge.saved_model import SignatureEntry
 from jax2tf_bridge.storage import AnyPath, on_disk
+from jax2tf_bridge.to_tensorflow import call_operations
 from jax2tf_bridge.verifying._containers import KnownTypes, list_unknown_types
+from jax2tf_bridge.verifying._function_trace import trace_function
+from jax2tf_bridge.verifying._locating import Location, Trace, locate
+from jax2tf_bridge.verifying._runtimes import RuntimeModel
+from jax2tf_bridge.verifying._tensorflow_trace import CALL_MODULE, trace_tensors
 from jax2tf_bridge.verifying._verification import (
     SMALL_GRADIENT,
     Difference,
@@ -42,6 +48,12 @@ from shape_poly import (
     evaluate_shape,
     sample_sizes,
 )
+
+_DISTINCT_SIZES = range(3, 9)
+"""Sizes at which `locate` searches: arrays of fewer numbers may equal others by chance."""
+
+_MAX_DRAWS = 2
+"""Maximum number of such sizes that it tries, before the sizes of the largest difference."""
 
 _INTEGER_BOUND = 8
 """Exclusive bound of integers, which may be indices: nearly every table has 8 rows."""
@@ -102,6 +114,12 @@ class Sampler:
             )
         return smallest
 
+    def distinct_sizes(self) -> list[Sizes]:
+        """Returns small sizes, those with the most different numbers first."""
+        among = {name: self._only.get(name, _DISTINCT_SIZES) for name in self.variables}
+        drawn = list(itertools.islice(self._iter_sizes(among), len(_DISTINCT_SIZES)))
+        return sorted(drawn, key=lambda sizes: -len(set(sizes.values())))
+
     def _iter_sizes(self, among: Mapping[str, Sequence[int]]) -> Iterator[Sizes]:
         return sample_sizes(
             self.variables, self._scope, among=among, nonempty=self._shapes, seed=self._seed
@@ -146,6 +164,7 @@ class ComparedPair:
         weight_names: Sequence[str],
         seed: int,
         types: KnownTypes,
+        runtime: RuntimeModel | None = None,
     ) -> None:
         """Loads the SavedModel in TensorFlow.
 
@@ -158,12 +177,14 @@ class ComparedPair:
           weight_names: the names of the variables of the weights that the function takes.
           seed: the seed of sizes and values.
           types: the container types of the function's arguments.
+          runtime: the model in another runtime, which is compared instead; None for TensorFlow.
 
         Raises:
           BridgeError: the signature has a preprocess or postprocess, and was saved without the
             function between them.
         """
         name = loaded.name
+        self._runtime = runtime
         self.portable = portable = loaded.portable
         # save() did not check padding along these variables, so only unpadded sizes are compared.
         self.sampler = Sampler(portable, seed, entry.only_buckets())
@@ -312,6 +333,64 @@ class ComparedPair:
             DRAWS[self._draw_count % len(DRAWS)], sizes, np.random.default_rng(self._draw_count)
         )
 
+    def locate(self, differences: Sequence[Difference], tolerance: float | None) -> Location | None:
+        """Finds the first line of the function whose value differs.
+
+        Args:
+          differences: the differences, as `compare` returns them.
+          tolerance: the tolerance of all floats; None for the default of each dtype.
+
+        Returns:
+          The line; None if no output differs.
+        """
+        beyond = [d for d in differences if d.what == "output" and not d.within]
+        if not beyond:
+            return None
+        drawn = self.sampler.distinct_sizes()
+        worst = max(beyond, key=lambda d: d.relative).sizes
+        for sizes in [*drawn[:_MAX_DRAWS], worst, worst]:
+            location = self._locate_at(sizes, tolerance)
+            if location is not None:
+                return location
+        return None
+
+    def _locate_at(self, sizes: Sizes, tolerance: float | None) -> Location | None:
+        """Finds the line with new random inputs, which need not show the difference."""
+        inputs = self.draw(sizes)
+        names = [name for name in self._outputs if name not in self._updated]
+        function = trace_function(self._call_flat, self._make_leaves(inputs), _get_quick_options())
+        tensors = self._make_tensors(inputs)
+        if self._runtime is None:
+            model = self._trace_in_tensorflow(tensors, names)
+            self._restore_weights()
+        else:
+            model = self._runtime.trace(_make_arrays(tensors), names)
+        places = [i for i, name in enumerate(self._outputs) if name not in self._updated]
+        function.outputs = [function.outputs[i] for i in places]
+        return locate(function, model, tolerance)
+
+    def _trace_in_tensorflow(self, tensors: Mapping[str, tf.Tensor], names: Sequence[str]) -> Trace:
+        specs = self._specs
+        nodes = self._call.graph.as_graph_def().library.function
+        calls_module = any(n.op == CALL_MODULE for f in nodes for n in f.node_def)
+        if calls_module and not self.portable.lifted_constants:
+            # The module is one operation, so its tensors are those of TensorFlow's operations.
+            weights = [tf.convert_to_tensor(variable) for variable in self._variables]
+            arguments = [*weights, *(tensors[name] for name in self._inputs if name in specs)]
+            indices = [i for i, name in enumerate(self._outputs) if name not in self._updated]
+            with contextlib.suppress(ModuleError, ShapeError, KeyError):
+                return trace_tensors(
+                    lambda *args: [call_operations(self.portable, args)[i] for i in indices],
+                    arguments,
+                )
+        ordered = sorted(specs)
+
+        def call(*args: tf.Tensor) -> list[tf.Tensor]:
+            results = self._call(**dict(zip(ordered, args, strict=True)))
+            return [results[name] for name in names]
+
+        return trace_tensors(call, [tensors[name] for name in ordered])
+
     def latency(self, size: int | None, sizes: Sizes, rounds: int) -> Latency:
         """Times both functions, alternating; compilation is not measured."""
         inputs = self.draw(sizes)
@@ -371,6 +450,8 @@ class ComparedPair:
         sources: Mapping[str, int],
         cotangents: Mapping[str, Any],
     ) -> tuple[dict[str, Any], list[Any]]:
+        if self._runtime is not None:
+            return self._runtime.run(_make_arrays(tensors)), []
         first = len(self._weights)
         names = list(self._inputs)
         watched = [
@@ -455,6 +536,10 @@ def _format_missing_inner(name: str, verb: str, arrays: Iterable[str]) -> str:
         "signature has a preprocess or postprocess, and an older release of the bridge saved it "
         "without the function between them. Save the model again, and verify the new one."
     )
+
+
+def _make_arrays(tensors: Mapping[str, tf.Tensor]) -> dict[str, Any]:
+    return {name: tensor.numpy() for name, tensor in tensors.items()}
 
 
 def _is_real(aval: Aval) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 
 from jax2tf_bridge.comparing import measure_distance, tolerance_of
 from jax2tf_bridge.errors import BridgeError
+from jax2tf_bridge.verifying._locating import Location
 
 Sizes: TypeAlias = dict[str, int]
 
@@ -62,7 +63,7 @@ class Difference:
         """
         if np.shape(expected) != np.shape(actual):
             raise BridgeError(
-                f"The {self.what} {self.name} has the shape {np.shape(actual)} in TensorFlow, but "
+                f"The {self.what} {self.name} has the shape {np.shape(actual)} in the model, but "
                 f"{np.shape(expected)} in JAX, at {format_sample_sizes(sizes)}."
             )
         distance = measure_distance(expected, actual)
@@ -123,6 +124,10 @@ class Verification:
         check their padding.
       latency_over: variable whose sizes latency was measured at; None if no size is open.
       latencies: measured latencies; empty unless requested.
+      location: the first line whose value differs; None unless requested, or if no output differs.
+      runtime: what ran the model.
+      model: path of the model that the runtime ran; None for the SavedModel.
+      title: name and version of the runtime.
     """
 
     saved_model: str
@@ -138,6 +143,10 @@ class Verification:
     only_buckets: tuple[str, ...]
     latency_over: str | None
     latencies: tuple[Latency, ...]
+    location: Location | None = None
+    runtime: str = "tensorflow"
+    model: str | None = None
+    title: str = ""
 
     @property
     def ok(self) -> bool:
@@ -153,9 +162,10 @@ class Verification:
         worst = max(beyond, key=lambda d: d.relative)
         more = f"; {len(beyond) - 1} more differ" if len(beyond) > 1 else ""
         scale = "a tenth of the largest gradient" if worst.is_small else "its largest number"
+        sizes = format_sample_sizes(worst.sizes)
         return (
-            f"{self.saved_model} differs from {self.against}: the {worst.what} {worst.name} is off "
-            f"by {worst.relative:.2g} of {scale} at {format_sample_sizes(worst.sizes)}, beyond the "
+            f"{self.model or self.saved_model} differs from {self.against}: the {worst.what} "
+            f"{worst.name} is off by {worst.relative:.2g} of {scale} at {sizes}, beyond the "
             f"tolerance of {worst.tolerance:.0e}{more}"
         )
 
@@ -192,6 +202,10 @@ class Verification:
             "has_gradients": self.has_gradients,
             "is_processed": self.is_processed,
             "only_buckets": list(self.only_buckets),
+            "runtime": self.runtime,
+            "runtime_version": self.title.rpartition(" ")[2] or self.tensorflow,
+            "model": self.model,
+            "location": None if self.location is None else self.location.as_json(),
         }
 
     def __str__(self) -> str:
@@ -199,8 +213,9 @@ class Verification:
 
     def _format_lines(self) -> Iterator[str]:
         yield (
-            f"{self.saved_model}: {self.signature} in TensorFlow {self.tensorflow} against "
-            f"{self.against} in JAX {self.jax}"
+            f"{self.model or self.saved_model}: {self.signature} in "
+            f"{self.title or f'TensorFlow {self.tensorflow}'} against {self.against} in JAX "
+            f"{self.jax}"
         )
         shown = [
             (", ".join(f"{k} = {v}" for k, v in sizes.items()) or "one, of fixed sizes")
@@ -231,6 +246,11 @@ class Verification:
                 )
         if not self.has_gradients:
             yield "(it has no gradients)"
+        elif self.runtime != "tensorflow":
+            yield "(gradients are compared in TensorFlow only)"
+        if self.location is not None:
+            yield ""
+            yield from self.location.format_lines(self.title)
         if self.latencies:
             yield ""
             yield f"latency, median, ms{'':>6}{'JAX':>10}{'SavedModel':>14}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from jax2tf_bridge.loading import LoadedFunction, load
 from jax2tf_bridge.saved_model import (
     SERVING_DEFAULT,
     SIDECAR,
+    SignatureEntry,
     needs_x64,
     read_serving_graph,
     read_sidecar,
@@ -22,6 +24,12 @@ from jax2tf_bridge.saved_model import (
 from jax2tf_bridge.storage import as_path
 from jax2tf_bridge.verifying._comparison import ComparedPair
 from jax2tf_bridge.verifying._containers import KnownTypes
+from jax2tf_bridge.verifying._runtimes import (
+    RUNTIMES,
+    RuntimeModel,
+    check_names,
+    open_runtime,
+)
 from jax2tf_bridge.verifying._verification import Latency, Verification
 
 LATENCY_SIZES = tuple(2**i for i in range(8))
@@ -41,8 +49,11 @@ def verify(
     rounds: int = 0,
     batch_sizes: Sequence[int] = (),
     name: str | None = None,
+    locate: bool = False,
+    runtime: str = "tensorflow",
+    model: str | os.PathLike[str] | None = None,
 ) -> Verification:
-    """Compares a SavedModel of `save` in TensorFlow with the JAX function that it came from.
+    """Compares a SavedModel of `save`, or a model converted from it, with its JAX function.
 
     Both run with the weights of the SavedModel, on random inputs of sizes that are drawn from the
     symbolic shapes. A preprocess and a postprocess are left out.
@@ -62,21 +73,43 @@ def verify(
       rounds: number of calls whose latency is measured at each size; 0 measures none.
       batch_sizes: sizes at which latency is measured; by default powers of 2 up to 128.
       name: what the report calls the function; by default "module:function".
+      locate: whether to find the first line of the function whose value differs, if an output
+        does. All values of the function, and all tensors of the model, are computed for it.
+      runtime: what runs the model: "tensorflow", "litert", "onnx" (ONNX Runtime) or "openvino". All
+        but TensorFlow compare values only, no gradients.
+      model: the model that the runtime runs, converted from the SavedModel: a .tflite file for
+        "litert", an .onnx file for "onnx". "openvino" takes an .xml or .onnx file, or by default
+        runs the SavedModel.
 
     Returns:
       The differences. `ok` is True if all are within the tolerance; printing it shows the report.
+      With `locate`, `location` is the first line that differs.
 
     Raises:
       BridgeError: the SavedModel was not written by `save`, has no such signature, or its results
-        differ in shape from the function's; or it has values of 64 bits, which JAX has disabled.
+        differ in shape from the function's; or it has values of 64 bits, which JAX has disabled;
+        or the runtime is unknown, or cannot run the signature.
+      MissingDependencyError: the runtime is not installed; the text says how to install it.
       FileFormatError, FileNotFoundError: there is no SavedModel, or a damaged one.
 
     In a test::
 
         report = jax2tf_bridge.verify("predict/1", predict)
         assert report.ok, report
+
+    Where a difference begins:
+
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from jax2tf_bridge import Signature, save
+    >>> folder = tempfile.mkdtemp() + "/model"
+    >>> _ = save(folder, Signature(lambda x: x * 2 + 1, args=[np.ones(3, np.float32)]))
+    >>> report = verify(folder, lambda x: x * 3 + 1, gradients=0, locate=True)
+    >>> report.ok, report.location.operation
+    (False, 'mul')
     """
     folder = as_path(path)
+    check_runtime(runtime, model, rounds)
     # Raises for a damaged graph before TensorFlow loads it.
     for _, node in read_serving_graph(folder).graph.every_node():
         _ = node.calls
@@ -96,20 +129,27 @@ def verify(
     chosen = choose_signature(signature, list(sidecar.signatures))
     against = name or _get_name(function)
     types = KnownTypes(function, against, params_like)
-    model, entry = load(folder), sidecar.signatures[chosen]
-    loaded = model.functions[chosen]
+    saved, entry = load(folder), sidecar.signatures[chosen]
+    loaded = saved.functions[chosen]
     assert isinstance(loaded, LoadedFunction)  # save() writes no other
     weight_names: Sequence[str] = ()
     if loaded.takes_params:
         names = {v.path: v.name for v in sidecar.variables}
         tree = loaded.portable.first_argument
         weight_names = [names[leaf] for leaf in tree.leaf_paths("params")]
-    pair = ComparedPair(folder, model.params, loaded, entry, function, weight_names, seed, types)
+    opened = None
+    if runtime != "tensorflow":
+        opened = _open_runtime(runtime, path if model is None else model, chosen, entry)
+        gradients = 0
+    pair = ComparedPair(
+        folder, saved.params, loaded, entry, function, weight_names, seed, types, opened
+    )
     sizes = pair.sampler.sizes(samples)
     # Many gradients are zero at the smallest sizes, which come first.
     with_gradients = [*sizes[1:], sizes[0]][: gradients if entry.vjp_order else 0]
     try:
         differences = pair.compare(sizes, tolerance, with_gradients=with_gradients)
+        location = pair.locate(differences, tolerance) if locate else None
         variable, latencies = _measure_latency(pair, rounds, batch_sizes) if rounds else (None, [])
     except BridgeError:
         raise
@@ -131,7 +171,71 @@ def verify(
         only_buckets=tuple(entry.only_buckets()),
         latency_over=variable,
         latencies=tuple(latencies),
+        location=location,
+        runtime=runtime,
+        model=None if model is None else str(model),
+        title=f"TensorFlow {tf.__version__}" if opened is None else opened.title,
     )
+
+
+def check_runtime(runtime: str, model: str | os.PathLike[str] | None, rounds: int) -> None:
+    """Raises an error for arguments that contradict each other.
+
+    Raises:
+      BridgeError: the runtime is unknown, or needs or takes no model, or latency is asked for.
+    """
+    if runtime not in RUNTIMES:
+        text = unknown_name_text("runtime", runtime, list(RUNTIMES))
+        raise BridgeError(Message(Argument("runtime"), f": verify has {text}"))
+    if runtime == "tensorflow":
+        if model is not None:
+            raise BridgeError(
+                Message(
+                    "TensorFlow runs the SavedModel itself, so it takes no ",
+                    Argument("model"),
+                    ". Remove it, or name another ",
+                    Argument("runtime"),
+                    f": {', '.join(name for name in RUNTIMES if name != 'tensorflow')}.",
+                )
+            )
+        return
+    if model is None and runtime != "openvino":
+        example = {"litert": "model.tflite", "onnx": "model.onnx"}[runtime]
+        raise BridgeError(
+            Message(
+                Argument("runtime", runtime),
+                f" runs {RUNTIMES[runtime]}. Pass the one that was converted from the SavedModel: ",
+                Argument("model", example),
+                ".",
+            )
+        )
+    if rounds:
+        raise BridgeError(
+            Message(
+                "Latency is measured in TensorFlow only. Remove ",
+                Argument("rounds"),
+                " or ",
+                Argument("runtime"),
+                ".",
+            )
+        )
+
+
+def _open_runtime(
+    runtime: str, model: str | os.PathLike[str], signature: str, entry: SignatureEntry
+) -> RuntimeModel:
+    """Opens the model in its runtime.
+
+    Raises:
+      BridgeError: the model has other inputs or outputs, or the signature does more than compute.
+    """
+    if entry.updates:
+        raise BridgeError(
+            f"The signature {signature} changes weights, which verify compares in TensorFlow only."
+        )
+    opened = open_runtime(runtime, Path(model), signature)
+    check_names(opened, Path(model), list(entry.inputs), list(entry.outputs))
+    return opened
 
 
 def choose_signature(name: str | None, names: Sequence[str]) -> str:

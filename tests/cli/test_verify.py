@@ -82,6 +82,26 @@ def test_another_function_is_an_error_with_the_place(run: Run, model: Path) -> N
     assert run("verify", model, "--against", f"{__name__}:one_percent_off", *wide).code == 0
 
 
+def test_the_first_line_that_differs_is_shown(run: Run, model: Path) -> None:
+    against = ("--against", f"{__name__}:one_percent_off", "--samples", "1", "--locate")
+    ended = run("verify", model, *against)
+    assert ended.code == 1
+    assert f"first line that differs: {__file__}:" in ended.out
+    assert '    return {**result, "y": result["y"] * 1.01}\nmul at [' in ended.out
+    assert " in JAX, " in ended.out
+    location = json.loads(run("verify", model, *against, "--json").out)["location"]
+    assert {*location} == {"line", "operation", "tensor", "index", "jax", "model"}
+    assert location["jax"] == pytest.approx(location["model"] * 1.01)
+
+
+def test_a_runtime_without_its_model_is_an_error(run: Run, model: Path) -> None:
+    against = ("--against", "tests.cli.models:predict")
+    ended = run("verify", model, *against, "--runtime", "litert")
+    assert ended.code == 2
+    assert "--runtime litert runs a .tflite file." in ended.error
+    assert "--model model.tflite" in ended.error
+
+
 def one_percent_off(params: Any, x: Any) -> Any:
     result = models.predict(params, x)
     return {**result, "y": result["y"] * 1.01}
@@ -107,7 +127,8 @@ def test_json_has_all_of_it(ok: Ok, model: Path) -> None:
     words = ("--against", "tests.cli.models:predict", "--rounds", "1", "--batch-sizes", "2")
     facts = json.loads(ok("verify", model, *words, "--json"))
     if PAGE.exists():
-        described = {*facts, *facts["differences"][0], "size"}
+        location = {"line", "operation", "tensor", "index", "model"}
+        described = {*facts, *facts["differences"][0], "size", *location}
         assert list_described_fields("field of `verify`") == described
     assert facts["signature"] == "serving_default"
     assert len(facts["samples"]) == 5

@@ -24,8 +24,9 @@ LABELS = {
     "stablehlo": "//jax2tf_bridge:stablehlo",
     "shape_poly": "//shape_poly",
 }
-# requirements_lock.txt leaves these out, since they would pin packages of all others.
-NOT_LOCKED = {"apache_beam"}
+# requirements_lock.txt leaves these out: Beam would pin packages of all others, and the runtimes of
+# verify are for those who have them.
+NOT_LOCKED = {"apache_beam", "ai_edge_litert", "onnx", "onnxruntime", "openvino"}
 # Where a distribution is not called as what it installs.
 DISTRIBUTIONS = {"grpc": "grpcio", "orbax": "orbax_checkpoint", "z3": "z3_solver"}
 

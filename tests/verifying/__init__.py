@@ -1,0 +1,1 @@
+"""verify() with locate, and in other runtimes."""
