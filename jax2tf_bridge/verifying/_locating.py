@@ -225,7 +225,11 @@ class _Search:
     def _find(self, outputs: Sequence[int], wrong: Sequence[int]) -> Location | None:
         """Finds the line from the outputs that differ, and their tensors."""
         needed = self._find_needed(outputs)
-        suspects = self._find_suspects(needed, set(outputs))
+        # Values of one or two numbers, such as masks, may equal a tensor by chance. They count if
+        # nothing else is left.
+        suspects = self._find_suspects(needed, set(outputs), min_information=1)
+        if self._moves_only(suspects):
+            suspects = self._find_suspects(needed, set(outputs), min_information=_MIN_INFORMATION)
         tensors = self._find_unexplained(wrong, self._explained)
         moved = self._find_unexplained(wrong, self._exactly_explained)
         first = fallback = None
@@ -326,7 +330,12 @@ class _Search:
                 needed.update(step.operands)
         return needed
 
-    def _find_suspects(self, needed: set[int], wrong: set[int]) -> set[int]:
+    def _moves_only(self, values: Iterable[int]) -> bool:
+        return all(self._made_by[v].operation in _STRUCTURAL for v in values)
+
+    def _find_suspects(
+        self, needed: set[int], wrong: set[int], *, min_information: int
+    ) -> set[int]:
         """Returns the values that are not confirmed, and on which the wrong outputs depend.
 
         A value is confirmed by a tensor that equals it, by an operand with the same numbers, or by
@@ -334,7 +343,11 @@ class _Search:
         """
         confirmed = self._find_moved()
         for step in reversed(self._function.steps):
-            known = [v for v in step.results if v in confirmed or self._is_confirmed(v, wrong)]
+            known = [
+                v
+                for v in step.results
+                if v in confirmed or self._is_confirmed(v, wrong, min_information)
+            ]
             confirmed.update(known)
             if known and len(known) == len(step.results):
                 confirmed.update(step.operands)
@@ -348,10 +361,10 @@ class _Search:
             pending += self._made_by[value].operands
         return suspects & needed
 
-    def _is_confirmed(self, value: int, wrong: set[int]) -> bool:
+    def _is_confirmed(self, value: int, wrong: set[int], min_information: int) -> bool:
         if value in wrong or value not in self._similar:
             return False
-        return _is_informative(self._function.values[value])
+        return _count_numbers(self._function.values[value]) >= min_information
 
     def _find_moved(self) -> set[int]:
         """Returns the values with the numbers of an equal operand, in another shape or dtype."""
@@ -506,8 +519,8 @@ def _size_key(value: Any) -> tuple[int, str]:
     return value.size, "int" if kind in ("uint", "bool") else kind
 
 
-def _is_informative(value: Any) -> bool:
-    return value is not None and len(np.unique(widen_array(value))) >= _MIN_INFORMATION
+def _count_numbers(value: Any) -> int:
+    return len(np.unique(widen_array(value)))
 
 
 def _is_index(value: Any) -> bool:
