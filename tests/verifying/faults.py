@@ -14,7 +14,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.python.framework import op_def_registry
 
 # Private: the line that the bridge names each operation after.
-from jax2tf_bridge.to_tensorflow._line_names import find_source_line
+from jax2tf_bridge.emitters import find_source_line
 
 EXCHANGES = {
     "AddV2": ("Sub", "Mul"),

@@ -12,7 +12,7 @@ from tensorflow.lite.python import schema_py_generated as schema
 from tensorflow.lite.tools import flatbuffer_utils
 
 # Private: the line that the bridge names each operation after.
-from jax2tf_bridge.to_tensorflow._line_names import find_source_line
+from jax2tf_bridge.emitters import find_source_line
 from tests.verifying.faults import Fault
 
 EXCHANGES = {
