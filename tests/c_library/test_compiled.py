@@ -203,7 +203,9 @@ def convolve(x: Any, k: Any, **options: Any) -> Any:
     return jax.lax.conv_general_dilated(x, k, **options, dimension_numbers=numbers)
 
 
-def multiply(images: Any, kernel: Any, left: Any, right: Any, small: Any) -> Any:
+def multiply(
+    images: Any, kernel: Any, left: Any, right: Any, long: Any, large: Any, small: Any
+) -> Any:
     """Products and convolutions of every kind that programs leave to the runtime."""
     wave = jax.lax.complex(left, 2 * left)
     return {
@@ -215,13 +217,15 @@ def multiply(images: Any, kernel: Any, left: Any, right: Any, small: Any) -> Any
         "line": convolve(images[:, 0], kernel[0]),
         "product": left @ right,
         "transposed product": left.T @ right.T,
+        "long": long.T @ long,
+        "large": convolve(large, kernel[:, :, :1]),
         "complex": wave @ right,
         "integers": jnp.dot(small, small, preferred_element_type=jnp.int32),
     }
 
 
 def _draw_factors() -> list[Any]:
-    shapes = (2, 7, 9, 6), (3, 2, 6, 38), (45, 45), (45, 45)
+    shapes = (2, 7, 9, 6), (3, 2, 6, 38), (45, 45), (45, 45), (900, 21), (1, 60, 80, 1)
     floats = [RNG.normal(size=shape).astype(np.float32) for shape in shapes]
     return [*floats, RNG.integers(-9, 9, (40, 40)).astype(np.int8)]
 
@@ -236,7 +240,7 @@ def test_products_and_convolutions(folder: Path, multithreading: bool) -> None:
     )
     assert library.shared is not None
     assert multithreading or library.shared.stat().st_size < 200_000
-    names = "images", "kernel", "left", "right", "small"
+    names = "images", "kernel", "left", "right", "long", "large", "small"
     answers = load_library(library.shared)(**dict(zip(names, factors, strict=True)))
     for key, expected in jax.jit(multiply)(*factors).items():
         np.testing.assert_allclose(

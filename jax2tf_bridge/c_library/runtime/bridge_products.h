@@ -7,6 +7,7 @@
 #include <complex>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <type_traits>
 #include <vector>
 
@@ -21,8 +22,6 @@ namespace xla::cpu::internal {
 
 using DoneCallback = absl::AnyInvocable<void()>;
 
-// Terms of a sum that are added before the next columns, so that they stay in the cache.
-constexpr int64_t kTerms = 256;
 // Columns of the result that are computed together, each in two vectors: as many as registers hold.
 #if defined(__AVX512F__)
 constexpr int64_t kVectorBytes = 64, kColumns = 12;
@@ -33,6 +32,12 @@ constexpr int64_t kVectorBytes = 16, kColumns = 12;
 #else
 constexpr int64_t kVectorBytes = 16, kColumns = 4;
 #endif
+// Columns that are computed together when fewer than kColumns are left.
+constexpr int64_t kFewColumns = 4;
+// Terms of a sum that are added before the next columns, so that they stay in the cache.
+constexpr int64_t kTerms = 12288 / kVectorBytes;
+// Memory for the patches of a block of pixels, so that they stay in the cache.
+constexpr int64_t kPatchBytes = 128 << 10;
 
 template <typename T>
 struct Vector {
@@ -46,28 +51,30 @@ T Load(const void* source) {
   return value;
 }
 
-// Adds a * b to `columns` columns of two vectors: a [terms, rows] with the stride lda, b [columns,
-// terms] with the strides ldb and step.
+// Computes a * b in `columns` columns of two vectors, or adds it to them: a [terms, rows] with the
+// stride lda, b [columns, terms] with the strides ldb and step. There is at least one term.
 template <typename T, int64_t columns>
-void AddTile(T* out, int64_t ldc, const T* a, int64_t lda, const T* b, int64_t ldb, int64_t step,
-             int64_t terms) {
+void ComputeTile(T* out, int64_t ldc, const T* a, int64_t lda, const T* b, int64_t ldb,
+                 int64_t step, int64_t terms, bool adds) {
   using V = typename Vector<T>::type;
   constexpr int64_t lanes = kVectorBytes / sizeof(T);
-  V sums[columns][2];
+  V sums[columns][2] = {};
 #pragma GCC unroll 16
-  for (int64_t j = 0; j < columns; ++j) {
+  for (int64_t j = 0; adds && j < columns; ++j) {
     sums[j][0] = Load<V>(out + j * ldc);
     sums[j][1] = Load<V>(out + j * ldc + lanes);
   }
-  for (int64_t p = 0; p < terms; ++p) {
-    const V low = Load<V>(a + p * lda), high = Load<V>(a + p * lda + lanes);
+  do {
+    const V low = Load<V>(a), high = Load<V>(a + lanes);
 #pragma GCC unroll 16
     for (int64_t j = 0; j < columns; ++j) {
-      const T factor = b[j * ldb + p * step];
+      const T factor = b[j * ldb];
       sums[j][0] += low * factor;
       sums[j][1] += high * factor;
     }
-  }
+    a += lda;
+    b += step;
+  } while (--terms > 0);
 #pragma GCC unroll 16
   for (int64_t j = 0; j < columns; ++j) {
     std::memcpy(out + j * ldc, &sums[j][0], kVectorBytes);
@@ -75,32 +82,54 @@ void AddTile(T* out, int64_t ldc, const T* a, int64_t lda, const T* b, int64_t l
   }
 }
 
-// Adds a * b to out [columns, rows]: a [terms, rows], b [columns, terms].
+// Computes rows of two vectors in all columns, or adds to them.
 template <typename T>
-void AddProduct(T* out, int64_t ldc, const T* a, int64_t lda, const T* b, int64_t ldb,
-                int64_t step, int64_t rows, int64_t columns, int64_t terms) {
-  for (int64_t first = 0; first < terms; first += kTerms) {
-    const int64_t count = std::min(kTerms, terms - first);
-    const T* a_part = a + first * lda;
-    const T* b_part = b + first * step;
-    int64_t row = 0;
-    if constexpr (std::is_arithmetic_v<T>) {
-      constexpr int64_t tile = 2 * kVectorBytes / sizeof(T);
-      for (; row + tile <= rows; row += tile) {
-        int64_t j = 0;
-        for (; j + kColumns <= columns; j += kColumns)
-          AddTile<T, kColumns>(out + j * ldc + row, ldc, a_part + row, lda, b_part + j * ldb, ldb,
-                               step, count);
-        for (; j < columns; ++j)
-          AddTile<T, 1>(out + j * ldc + row, ldc, a_part + row, lda, b_part + j * ldb, ldb, step,
-                        count);
-      }
+void ComputeRows(T* out, int64_t ldc, const T* a, int64_t lda, const T* b, int64_t ldb,
+                 int64_t step, int64_t columns, int64_t terms, bool adds) {
+  for (int64_t j = 0; j < columns;) {
+    const int64_t rest = columns - j;
+    const int64_t width = rest >= kColumns ? kColumns : rest >= kFewColumns ? kFewColumns : 1;
+    const auto compute = width == kColumns      ? ComputeTile<T, kColumns>
+                         : width == kFewColumns ? ComputeTile<T, kFewColumns>
+                                                : ComputeTile<T, 1>;
+    compute(out + j * ldc, ldc, a, lda, b + j * ldb, ldb, step, terms, adds);
+    j += width;
+  }
+}
+
+// Computes out [columns, rows] = a * b: a [terms, rows], b [columns, terms].
+template <typename T>
+void ComputeProduct(T* out, int64_t ldc, const T* a, int64_t lda, const T* b, int64_t ldb,
+                    int64_t step, int64_t rows, int64_t columns, int64_t terms) {
+  if (terms == 0 || !std::is_arithmetic_v<T>) {
+    for (int64_t j = 0; j < columns; ++j) {
+      std::fill_n(out + j * ldc, rows, T(0));
+      for (int64_t p = 0; p < terms; ++p)
+        for (int64_t i = 0; i < rows; ++i)
+          out[j * ldc + i] += a[p * lda + i] * b[j * ldb + p * step];
     }
-    for (int64_t j = 0; j < columns; ++j)
-      for (int64_t p = 0; p < count; ++p) {
-        const T factor = b_part[j * ldb + p * step];
-        for (int64_t i = row; i < rows; ++i) out[j * ldc + i] += a_part[p * lda + i] * factor;
-      }
+    return;
+  }
+  if constexpr (std::is_arithmetic_v<T>) {
+    constexpr int64_t tile = 2 * kVectorBytes / sizeof(T);
+    const int64_t whole = rows / tile * tile, rest = rows - whole;
+    // The last rows are computed in a copy, which has zeros below them.
+    std::vector<T> last_a(rest > 0 ? kTerms * tile : 0), last(rest > 0 ? columns * tile : 0);
+    for (int64_t first = 0; first < terms; first += kTerms) {
+      const int64_t count = std::min(kTerms, terms - first);
+      const T* a_part = a + first * lda;
+      const T* b_part = b + first * step;
+      for (int64_t row = 0; row < whole; row += tile)
+        ComputeRows(out + row, ldc, a_part + row, lda, b_part, ldb, step, columns, count,
+                    first > 0);
+      if (rest == 0) continue;
+      for (int64_t p = 0; p < count; ++p)
+        std::copy_n(a_part + p * lda + whole, rest, &last_a[p * tile]);
+      ComputeRows(last.data(), tile, last_a.data(), tile, b_part, ldb, step, columns, count,
+                  first > 0);
+    }
+    for (int64_t j = 0; j < columns && rest > 0; ++j)
+      std::copy_n(&last[j * tile], rest, out + j * ldc + whole);
   }
 }
 
@@ -111,7 +140,6 @@ void TypedMatMul(const Eigen::ThreadPoolDevice*, void* out, void* lhs, void* rhs
   auto* result = static_cast<OutType*>(out);
   const auto* left = static_cast<const LhsType*>(lhs);
   const auto* right = static_cast<const RhsType*>(rhs);
-  std::fill(result, result + m * n, OutType(0));
   // A product of other types than the result's, or of a transposed matrix, takes a copy.
   std::vector<OutType> copied_left, copied_right;
   const OutType* a;
@@ -131,7 +159,7 @@ void TypedMatMul(const Eigen::ThreadPoolDevice*, void* out, void* lhs, void* rhs
     copied_right.assign(right, right + n * k);
     b = copied_right.data();
   }
-  AddProduct<OutType>(result, m, a, m, b, transpose_rhs ? 1 : k, transpose_rhs ? n : 1, m, n, k);
+  ComputeProduct<OutType>(result, m, a, m, b, transpose_rhs ? 1 : k, transpose_rhs ? n : 1, m, n, k);
   done();
 }
 
@@ -142,8 +170,20 @@ struct ConvolutionAxis {
 // Returns the place in the input of an element of the kernel, or -1 in the padding.
 inline int64_t FindInput(const ConvolutionAxis& axis, int64_t output, int64_t kernel) {
   const int64_t place = output * axis.stride - axis.padding + kernel * axis.kernel_dilation;
-  if (place < 0 || place % axis.input_dilation != 0) return -1;
+  if (axis.input_dilation == 1 || place < 0) return place < axis.input ? place : -1;
+  if (place % axis.input_dilation != 0) return -1;
   return place / axis.input_dilation < axis.input ? place / axis.input_dilation : -1;
+}
+
+// Copies elements; for a few of them, a call of memcpy takes longer than the copy.
+template <typename T>
+void CopyRun(T* to, const T* from, int64_t count) {
+  if (count > 16) {
+    std::memcpy(to, from, count * sizeof(T));
+    return;
+  }
+  for (; count >= 4; count -= 4, to += 4, from += 4) std::memcpy(to, from, 4 * sizeof(T));
+  for (; count > 0; --count) *to++ = *from++;
 }
 
 // Convolves images [batch, y, x, channels] with a kernel [y, x, channels / groups, filters].
@@ -153,26 +193,44 @@ void Convolve(T* out, const T* images, const T* kernel, int64_t batch, int64_t c
               const ConvolutionAxis& x) {
   const int64_t terms = y.kernel * x.kernel * kernel_channels;
   const int64_t group_filters = filters / groups;
-  std::fill(out, out + batch * y.output * x.output * filters, T(0));
-  std::vector<T> patches(x.output * terms);
-  for (int64_t row = 0; row < batch * y.output; ++row)
+  const int64_t pixels = batch * y.output * x.output;
+  const int64_t fitting = kPatchBytes / std::max<int64_t>(1, terms * sizeof(T));
+  const int64_t block = std::min(pixels, std::max<int64_t>(1, fitting / kColumns) * kColumns);
+  const bool is_dense = groups == 1 && x.kernel_dilation == 1 && x.input_dilation == 1;
+  const std::vector<T> zeros(kernel_channels);
+  const std::unique_ptr<T[]> patches(new T[block * terms]);  // without zeros
+  for (int64_t first = 0; first < pixels; first += block)
     for (int64_t group = 0; group < groups; ++group) {
-      const T* image = images + row / y.output * y.input * x.input * channels;
-      T* patch = patches.data();
-      for (int64_t column = 0; column < x.output; ++column)
-        for (int64_t i = 0; i < y.kernel; ++i)
-          for (int64_t j = 0; j < x.kernel; ++j, patch += kernel_channels) {
-            const int64_t at_y = FindInput(y, row % y.output, i), at_x = FindInput(x, column, j);
-            if (at_y < 0 || at_x < 0) {
-              std::fill(patch, patch + kernel_channels, T(0));
-            } else {
-              const T* pixel = image + (at_y * x.input + at_x) * channels;
-              std::copy_n(pixel + group * kernel_channels, kernel_channels, patch);
-            }
+      const int64_t count = std::min(block, pixels - first);
+      T* patch = patches.get();
+      int64_t column = first % x.output, row = first / x.output % y.output;
+      const T* image = images + first / (x.output * y.output) * y.input * x.input * channels;
+      for (int64_t pixel = 0; pixel < count; ++pixel) {
+        for (int64_t i = 0; i < y.kernel; ++i) {
+          const int64_t at_y = FindInput(y, row, i);
+          const int64_t line = at_y * x.input * channels + group * kernel_channels;
+          // Neighbours in the kernel are neighbours in the image, except for the padding.
+          const int64_t start = column * x.stride - x.padding;
+          if (is_dense && at_y >= 0 && start >= 0 && start + x.kernel <= x.input) {
+            CopyRun(patch, image + line + start * channels, x.kernel * channels);
+            patch += x.kernel * channels;
+            continue;
           }
-      AddProduct<T>(out + row * x.output * filters + group * group_filters, filters,
-                    kernel + group * group_filters, filters, patches.data(), terms, 1,
-                    group_filters, x.output, terms);
+          for (int64_t j = 0; j < x.kernel; ++j, patch += kernel_channels) {
+            const int64_t at_x = at_y < 0 ? -1 : FindInput(x, column, j);
+            const T* pixel = at_x < 0 ? zeros.data() : image + line + at_x * channels;
+            CopyRun(patch, pixel, kernel_channels);
+          }
+        }
+        if (++column < x.output) continue;
+        column = 0;
+        if (++row < y.output) continue;
+        row = 0;
+        image += y.input * x.input * channels;
+      }
+      ComputeProduct<T>(out + first * filters + group * group_filters, filters,
+                        kernel + group * group_filters, filters, patches.get(), terms, 1,
+                        group_filters, count, terms);
     }
 }
 
