@@ -25,7 +25,7 @@ from jax2tf_bridge.c_library._interface import (
     check_library_name,
     make_identifier,
 )
-from jax2tf_bridge.c_library._read import make_processing_error, read_interface, read_weights
+from jax2tf_bridge.c_library._read import make_processing_error, read_interface, write_weights
 from jax2tf_bridge.errors import (
     Argument,
     Message,
@@ -359,13 +359,7 @@ class _Files:
             folder / "runtime",
             threads=self._threads,
         )
-        wrapper = _sources.write_wrapper(
-            self._interface,
-            arguments,
-            separate=self._separate,
-            # Without a processor, programs use vectors of 16 bytes only.
-            min_alignment=64 if self._cpu else 16,
-        )
+        wrapper = _sources.write_wrapper(self._interface, arguments, separate=self._separate)
         objects = [f"programs/{file.name}" for file in sorted((folder / "programs").glob("*.o"))]
         texts = {
             f"{name}.h": _sources.write_header(self._interface),
@@ -402,8 +396,7 @@ class _Files:
             (folder / file_name).write_text(text, encoding="utf-8")
         if self._interface.weights:
             with (folder / f"{name}.weights").open("wb") as stream:
-                for piece in read_weights(as_path(model), self._interface):
-                    stream.write(piece)
+                write_weights(as_path(model), self._interface, stream)
 
     def build_shared(self, compiler: str) -> None:
         """Builds NAME.so with this machine's compiler."""

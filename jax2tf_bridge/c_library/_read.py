@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
+from typing import BinaryIO
 
 from jax2tf_bridge._utils import as_integer, unknown_name_text
 from jax2tf_bridge.bytecode import read_summary
@@ -14,6 +15,7 @@ from jax2tf_bridge.c_library._interface import (
     Interface,
     Signature,
     Weight,
+    WeightsChecksum,
     check_identifiers,
     concrete_shapes,
     format_sizes,
@@ -21,6 +23,7 @@ from jax2tf_bridge.c_library._interface import (
     list_variables,
     make_identifier,
     make_prefix,
+    round_up,
 )
 from jax2tf_bridge.errors import (
     Argument,
@@ -88,15 +91,22 @@ def read_interface(
     return Interface(name, read, tuple(used.values()))
 
 
-def read_weights(folder: AnyPath, interface: Interface) -> Iterator[bytes]:
-    """Reads the contents of the file of the weights, piece by piece."""
-    yield interface.weights_header()
+def write_weights(folder: AnyPath, interface: Interface, stream: BinaryIO) -> None:
+    """Writes the file of the weights: their types, a checksum, and the values.
+
+    Args:
+      folder: the SavedModel.
+      interface: the interface of the library.
+      stream: the file, which is empty.
+
+    Raises:
+      FileFormatError: the SavedModel is damaged.
+    """
+    header, checksum = interface.weights_header(), WeightsChecksum()
+    stream.write(header.ljust(ALIGNMENT, b"\0"))
     written = ALIGNMENT
-    if not interface.weights:
-        return
     bundle = TensorBundle(folder / VARIABLES_FOLDER / "variables")
     for weight in interface.weights:
-        yield bytes(weight.offset - written)
         content = bundle.read(weight.key)
         if len(content) != weight.size:
             raise FileFormatError(
@@ -104,8 +114,13 @@ def read_weights(folder: AnyPath, interface: Interface) -> Iterator[bytes]:
                 "Save the model again.",
                 file=str(bundle.index),
             )
-        yield content
-        written = weight.offset + weight.size
+        end = round_up(weight.size)
+        piece = bytes(weight.offset - written) + content + bytes(end - weight.size)
+        checksum.add(piece)
+        stream.write(piece)
+        written = weight.offset + end
+    stream.seek(len(header))
+    stream.write(checksum.digest())
 
 
 class _Places:
@@ -133,7 +148,7 @@ class _Places:
                     f"tfcompile cannot take {name}: {size}.", operation=name, source=None
                 )
             self._known[key] = Weight(name, aval.op_dtype, shape, key, self._end, size)
-            self._end += -(-size // ALIGNMENT) * ALIGNMENT
+            self._end += round_up(size)
         return self._known[key]
 
 

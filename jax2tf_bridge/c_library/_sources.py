@@ -136,7 +136,6 @@ def write_wrapper(
     arguments: Sequence[Sequence[int]],
     *,
     separate: bool,
-    min_alignment: int,
 ) -> str:
     """Returns NAME.cc, the functions of the header around the compiled programs.
 
@@ -144,7 +143,6 @@ def write_wrapper(
       interface: the interface.
       arguments: the leaves that the programs of each signature take, as indices.
       separate: whether the weights are in a file.
-      min_alignment: alignment in bytes that the programs need of arrays.
     """
     name = interface.name
     names = [s.program_name(i) for s in interface.signatures for i in range(len(s.sizes))]
@@ -181,8 +179,7 @@ namespace {{
 const Signature* const kSignatures[] = {{{signatures}}};
 const unsigned char kWeightsHeader[] = {{{header}}};
 const Library kLibrary = {{"{name}", {len(interface.signatures)}, kSignatures, kWeightsHeader,
-                          {interface.weights_size}ULL, {data},
-                          {min_alignment}}};
+                          {interface.weights_size}ULL, {data}}};
 
 }}  // namespace
 }}  // namespace jax2tf_bridge

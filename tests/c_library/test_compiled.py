@@ -103,6 +103,7 @@ def test_sizes_and_signatures_share_weights_in_a_file(folder: Path) -> None:
     library = load_library(compiled.shared, weights=weights)
     for x in (ALL, ALL[:1]):
         compare(library["classify"](x=x), jax.jit(classify)(PARAMS, x))
+        compare(library["classify"](x=_copy_unaligned(x)), jax.jit(classify)(PARAMS, x))
         compare(library["sensitivity"](x=x), jax.jit(sensitivity)(PARAMS, x))
     with pytest.raises(ShapeError, match=r"^classify is not compiled for b=2\. Its sizes: b=1 or"):
         library["classify"](x=ALL[:2])
@@ -123,7 +124,25 @@ def test_sizes_and_signatures_share_weights_in_a_file(folder: Path) -> None:
     damaged.write_bytes(weights.read_bytes()[:-1])
     with pytest.raises(FileFormatError, match=r"has 1279 bytes; the weights of net have 1280"):
         load_library(compiled.shared, weights=damaged)
+    for place in (64, 500, 1279):
+        content = bytearray(weights.read_bytes())
+        content[place] ^= 4
+        damaged.write_bytes(content)
+        with pytest.raises(FileFormatError) as raised:
+            load_library(compiled.shared, weights=damaged)
+        assert str(raised.value) == (
+            f"{damaged} is damaged: its values do not fit its checksum. Copy it anew."
+        )
     _check_threads(lambda: load_library(compiled.shared or "", weights=weights)["classify"])
+
+
+def _copy_unaligned(x: Any) -> Any:
+    """Copies an array to an address that is a multiple of 4, but not of 8."""
+    memory = np.empty(x.nbytes + 64, np.uint8)
+    start = (4 - memory.ctypes.data) % 64
+    copied = memory[start : start + x.nbytes].view(x.dtype).reshape(x.shape)
+    copied[...] = x
+    return copied
 
 
 def _check_threads(make: Callable[[], Any]) -> None:

@@ -109,7 +109,7 @@ def test_wrapper_computes_shapes_and_pads(model: Path) -> None:
     interface = read_interface(model, "net", None, [{"n": 3}])
     pair, default = interface.signatures
     assert default.sizes == ({"b": 2}, {"b": 8})  # the buckets
-    wrapper = write_wrapper(interface, [[0], [0, 1]], separate=False, min_alignment=16)
+    wrapper = write_wrapper(interface, [[0], [0, 1]], separate=False)
     assert "shapes[0] = maximum(0, (sizes[0] * INT64_C(2)));" in wrapper.replace(
         "(INT64_C(2) * sizes[0])", "(sizes[0] * INT64_C(2))"
     )

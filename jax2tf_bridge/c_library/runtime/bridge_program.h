@@ -36,6 +36,7 @@ using StaticData = tensorflow::XlaCompiledCpuFunction::StaticData;
 
 enum Status { kOk, kNoMemory, kNoWeights, kNoSize, kFailed };
 
+// XLA tells LLVM that every array begins at a multiple of this many bytes.
 constexpr size_t kAlignment = 64;
 
 // An array of a signature. Its sizes begin at `start` in a list of sizes of all arrays. `pad` is one
@@ -82,10 +83,9 @@ struct Library {
   const char* name;
   int num_signatures;
   const Signature* const* signatures;
-  const unsigned char* weights_header;  // kAlignment bytes
-  uint64_t weights_size;                // with the header
+  const unsigned char* weights_header;  // kTypesSize bytes
+  uint64_t weights_size;                // with the header, a multiple of kAlignment
   const unsigned char* weights;         // null: they are in a file
-  size_t min_alignment;
 };
 
 struct Table {
@@ -116,6 +116,21 @@ struct Handle {
     return status;
   }
 };
+
+// The header of a file of weights: bytes that identify their types, and a checksum.
+constexpr size_t kTypesSize = 48;
+
+// Returns whether the values are those for which the checksum in the header was computed.
+bool has_right_checksum(const unsigned char* weights, uint64_t size) {
+  uint64_t sums[2] = {0, 0};
+  for (uint64_t i = kAlignment; i < size; i += sizeof(uint64_t)) {
+    uint64_t word;
+    std::memcpy(&word, weights + i, sizeof word);
+    sums[0] += word;
+    sums[1] += sums[0];
+  }
+  return std::memcmp(weights + kTypesSize, sums, sizeof sums) == 0;
+}
 
 size_t round_up(size_t size) { return (size + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -156,22 +171,29 @@ Status map_weights(Handle& handle, const char* file) {
                        (unsigned long long)actual, library.name, (unsigned long long)size);
   if (handle.mapped == nullptr)
     return handle.fail(kNoWeights, "%s, the file of the weights, cannot be read.", file);
-  if (std::memcmp(handle.mapped, library.weights_header, kAlignment) != 0)
+  if (std::memcmp(handle.mapped, library.weights_header, kTypesSize) != 0)
     return handle.fail(kNoWeights, "%s has other weights than %s: their names, dtypes or shapes "
                        "differ.", file, library.name);
   handle.weights = static_cast<const unsigned char*>(handle.mapped);
+  if (!has_right_checksum(handle.weights, size))
+    return handle.fail(kNoWeights, "%s is damaged: its values do not fit its checksum. Copy it "
+                       "anew.", file);
   return kOk;
 }
 
-// Places all buffers of a program in the arena, and returns the size that they need.
-size_t lay_out(const StaticData& data, unsigned char* arena, Table* table) {
+// Places all buffers of a program in the arena, except for weights, and returns the size that they
+// need.
+size_t lay_out(const Signature& signature, const StaticData& data, unsigned char* arena,
+               Table* table) {
   size_t size = 0, constant = 0;
   for (size_t i = 0; i < data.num_buffers; ++i) {
     const auto& buffer = data.buffers[i];
     void* place = nullptr;
     if (buffer.kind() == buffer.kConstant) {
       place = data.constants[constant++].second;
-    } else if (buffer.kind() != buffer.kThreadLocal) {
+    } else if (buffer.kind() != buffer.kThreadLocal &&
+               !(buffer.is_argument() &&
+                 signature.arguments[buffer.argument].kind == Argument::kWeight)) {
       place = arena + size;
       size += round_up(buffer.size());
     }
@@ -190,7 +212,7 @@ Status allocate(Handle& handle) {
     const Signature& signature = *library.signatures[s];
     if (size_t(signature.num_sizes) > sizes) sizes = signature.num_sizes;
     for (int p = 0; p < signature.num_programs; ++p) {
-      const size_t needed = lay_out(signature.programs[p].data(), nullptr, nullptr);
+      const size_t needed = lay_out(signature, signature.programs[p].data(), nullptr, nullptr);
       if (needed > size) size = needed;
     }
   }
@@ -209,7 +231,7 @@ Status allocate(Handle& handle) {
       Table& table = handle.tables[s][p];
       table.buffers = new void*[2 * data.num_buffers + 1];
       table.own = reinterpret_cast<unsigned char**>(table.buffers + data.num_buffers);
-      lay_out(data, handle.arena, &table);
+      lay_out(signature, data, handle.arena, &table);
       for (int a = 0; a < signature.num_arguments; ++a) {
         const Argument& argument = signature.arguments[a];
         if (argument.kind == Argument::kWeight)
@@ -354,7 +376,7 @@ Status run(Handle* handle, int index, const int64_t* sizes, const void* const* i
   int64_t* actual = handle->shapes.data();
   signature.compute_shapes(sizes, actual);
   auto is_aligned = [&](const void* pointer) {
-    return reinterpret_cast<size_t>(pointer) % library.min_alignment == 0;
+    return reinterpret_cast<size_t>(pointer) % kAlignment == 0;
   };
   auto is_same = [&](int array) {
     const auto& [name, element_size, rank, start, pad] = signature.arrays[array];

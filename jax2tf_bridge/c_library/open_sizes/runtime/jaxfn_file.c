@@ -6,6 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
+
 #define HEADER_SIZE 32
 #define NEWEST_VERSION 3
 #define ARRAY_ALIGNMENT 64
@@ -396,40 +401,100 @@ static const uint32_t SHA256_CONSTANTS[64] = {
 
 #define ROTATE(x, n) ((x) >> (n) | (x) << (32 - (n)))
 
-static void sha256_block(uint32_t state[8], const uint8_t *block) {
-  uint32_t w[64], s[8];
-  for (int i = 0; i < 16; i++)
-    w[i] = (uint32_t)block[4 * i] << 24 | (uint32_t)block[4 * i + 1] << 16 |
-           (uint32_t)block[4 * i + 2] << 8 | block[4 * i + 3];
-  for (int i = 16; i < 64; i++)
-    w[i] = w[i - 16] + w[i - 7] +
-           (ROTATE(w[i - 15], 7) ^ ROTATE(w[i - 15], 18) ^ w[i - 15] >> 3) +
-           (ROTATE(w[i - 2], 17) ^ ROTATE(w[i - 2], 19) ^ w[i - 2] >> 10);
-  memcpy(s, state, sizeof s);
-  for (int i = 0; i < 64; i++) {
-    uint32_t first = s[7] + (ROTATE(s[4], 6) ^ ROTATE(s[4], 11) ^ ROTATE(s[4], 25)) +
-                     ((s[4] & s[5]) ^ (~s[4] & s[6])) + SHA256_CONSTANTS[i] + w[i];
-    uint32_t second = (ROTATE(s[0], 2) ^ ROTATE(s[0], 13) ^ ROTATE(s[0], 22)) +
-                      ((s[0] & s[1]) ^ (s[0] & s[2]) ^ (s[1] & s[2]));
-    memmove(s + 1, s, 7 * sizeof *s);
-    s[4] += first;
-    s[0] = first + second;
+/* One round; the caller renames the variables instead of moving their values. */
+#define ROUND(a, b, c, d, e, f, g, h, i)                                                    \
+  do {                                                                                      \
+    uint32_t first = h + (ROTATE(e, 6) ^ ROTATE(e, 11) ^ ROTATE(e, 25)) + (g ^ (e & (f ^ g))) + \
+                     SHA256_CONSTANTS[i] + w[i];                                            \
+    d += first;                                                                             \
+    h = first + (ROTATE(a, 2) ^ ROTATE(a, 13) ^ ROTATE(a, 22)) + ((a & b) | (c & (a | b))); \
+  } while (0)
+
+static void sha256_blocks(uint32_t state[8], const uint8_t *bytes, size_t blocks) {
+  for (; blocks > 0; blocks--, bytes += 64) {
+    uint32_t w[64];
+    for (int i = 0; i < 16; i++)
+      w[i] = (uint32_t)bytes[4 * i] << 24 | (uint32_t)bytes[4 * i + 1] << 16 |
+             (uint32_t)bytes[4 * i + 2] << 8 | bytes[4 * i + 3];
+    for (int i = 16; i < 64; i++)
+      w[i] = w[i - 16] + w[i - 7] +
+             (ROTATE(w[i - 15], 7) ^ ROTATE(w[i - 15], 18) ^ w[i - 15] >> 3) +
+             (ROTATE(w[i - 2], 17) ^ ROTATE(w[i - 2], 19) ^ w[i - 2] >> 10);
+    uint32_t a = state[0], b = state[1], c = state[2], d = state[3];
+    uint32_t e = state[4], f = state[5], g = state[6], h = state[7];
+    for (int i = 0; i < 64; i += 8) {
+      ROUND(a, b, c, d, e, f, g, h, i);
+      ROUND(h, a, b, c, d, e, f, g, i + 1);
+      ROUND(g, h, a, b, c, d, e, f, i + 2);
+      ROUND(f, g, h, a, b, c, d, e, i + 3);
+      ROUND(e, f, g, h, a, b, c, d, i + 4);
+      ROUND(d, e, f, g, h, a, b, c, i + 5);
+      ROUND(c, d, e, f, g, h, a, b, i + 6);
+      ROUND(b, c, d, e, f, g, h, a, i + 7);
+    }
+    state[0] += a, state[1] += b, state[2] += c, state[3] += d;
+    state[4] += e, state[5] += f, state[6] += g, state[7] += h;
   }
-  for (int i = 0; i < 8; i++) state[i] += s[i];
 }
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#define HAS_SHA256_INSTRUCTIONS 1
+
+static int have_sha256_instructions(void) {
+  unsigned int a, b, c, d;
+  return __get_cpuid(1, &a, &b, &c, &d) && c & bit_SSE4_1 && c & bit_SSSE3 &&
+         __get_cpuid_count(7, 0, &a, &b, &c, &d) && b & bit_SHA;
+}
+
+/* The same with the instructions of newer processors, which keep the state as ABEF and CDGH. */
+__attribute__((target("sha,sse4.1,ssse3"))) static void sha256_blocks_by_instructions(
+    uint32_t state[8], const uint8_t *bytes, size_t blocks) {
+  const __m128i swap = _mm_set_epi8(12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3);
+  __m128i abef = _mm_set_epi32((int)state[0], (int)state[1], (int)state[4], (int)state[5]);
+  __m128i cdgh = _mm_set_epi32((int)state[2], (int)state[3], (int)state[6], (int)state[7]);
+  for (; blocks > 0; blocks--, bytes += 64) {
+    __m128i w[16], old_abef = abef, old_cdgh = cdgh;
+    for (int i = 0; i < 16; i++) { /* four rounds each */
+      if (i < 4)
+        w[i] = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(const void *)bytes + i), swap);
+      else
+        w[i] = _mm_sha256msg2_epu32(_mm_add_epi32(_mm_sha256msg1_epu32(w[i - 4], w[i - 3]),
+                                                  _mm_alignr_epi8(w[i - 1], w[i - 2], 4)),
+                                    w[i - 1]);
+      __m128i sums = _mm_add_epi32(
+          w[i], _mm_loadu_si128((const __m128i *)(const void *)(SHA256_CONSTANTS + 4 * i)));
+      cdgh = _mm_sha256rnds2_epu32(cdgh, abef, sums);
+      abef = _mm_sha256rnds2_epu32(abef, cdgh, _mm_unpackhi_epi64(sums, sums));
+    }
+    abef = _mm_add_epi32(abef, old_abef);
+    cdgh = _mm_add_epi32(cdgh, old_cdgh);
+  }
+  uint32_t first[4], second[4];
+  _mm_storeu_si128((__m128i *)(void *)first, abef);
+  _mm_storeu_si128((__m128i *)(void *)second, cdgh);
+  for (int i = 0; i < 2; i++) {
+    state[i] = first[3 - i], state[4 + i] = first[1 - i];
+    state[2 + i] = second[3 - i], state[6 + i] = second[1 - i];
+  }
+}
+#endif
 
 /* Writes the SHA-256 in hexadecimal. */
 static void sha256(const uint8_t *bytes, size_t size, char digest[65]) {
   uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                        0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
   size_t rest = size % 64;
-  for (size_t i = 0; i + 64 <= size; i += 64) sha256_block(state, bytes + i);
+  void (*add_blocks)(uint32_t *, const uint8_t *, size_t) = sha256_blocks;
+#ifdef HAS_SHA256_INSTRUCTIONS
+  if (have_sha256_instructions()) add_blocks = sha256_blocks_by_instructions;
+#endif
+  add_blocks(state, bytes, size / 64);
   uint8_t last[128] = {0};
   if (rest) memcpy(last, bytes + size - rest, rest);
   last[rest] = 0x80;
   size_t end = rest < 56 ? 64 : 128;
   for (int i = 0; i < 8; i++) last[end - 1 - (size_t)i] = (uint8_t)((uint64_t)size * 8 >> 8 * i);
-  for (size_t i = 0; i < end; i += 64) sha256_block(state, last + i);
+  add_blocks(state, last, end / 64);
   for (int i = 0; i < 8; i++) snprintf(digest + 8 * i, 9, "%08" PRIx32, state[i]);
 }
 
