@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 import jax2tf_bridge as bridge
+from jax2tf_bridge.c_library import write_open_library
 from jax2tf_bridge.cli import main
 from jax2tf_bridge.inspecting import read_saved_model
 
@@ -42,6 +43,9 @@ READERS: dict[str, Callable[[Path, Path], Any]] = {
     "publish, params": lambda path, out: bridge.publish(out, _signature(), params=path),
     "publish, weights alone": lambda path, out: bridge.publish(path, params=WEIGHTS),
     "read_saved_model": lambda path, out: read_saved_model(path),
+    "compile_library": lambda path, out: bridge.compile_library(out, path),
+    "load_library": lambda path, out: bridge.load_library(path),
+    "write_open_library": lambda path, out: write_open_library(path, out),
 }
 
 

@@ -301,6 +301,9 @@ def _find_tensorflow() -> _TensorFlow:
 def _open_model(source: Any, params: Any, temporary: Path) -> Iterator[Path]:
     """Opens a SavedModel; saves functions as one in the temporary folder."""
     is_path = isinstance(source, (str, os.PathLike))
+    if is_path and not as_path(source).exists():
+        text = "does not exist. Pass the folder of a SavedModel, or the path of a .jaxfn file"
+        raise make_path_error(FileNotFoundError, errno.ENOENT, text, source)
     if is_path and as_path(source).is_dir():
         if params is not None:
             raise SavingError("params are those of functions; a SavedModel has its own.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from jax2tf_bridge.errors import (
     ShapeError,
     StructureError,
     format_bullets,
+    make_path_error,
 )
 from shape_poly import Dim, Integers, evaluate_shape, make_plan, shape_text, solve, symbolic_shape
 
@@ -50,9 +52,8 @@ class LoadedLibrary:
             describe = library.jax2tf_bridge_library
         except (OSError, AttributeError) as e:
             if not path.exists():
-                raise FileNotFoundError(
-                    f"There is no library {path}. Write one with compile_library(..., shared=True)."
-                ) from e
+                text = "does not exist. Write it with compile_library(..., shared=True)"
+                raise make_path_error(FileNotFoundError, errno.ENOENT, text, path) from e
             raise FileFormatError(
                 f"{path} is not a library that compile_library built for this machine: {e}",
                 file=str(path),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import Any
 
 from jax2tf_bridge.cli._commands import (
@@ -30,7 +31,14 @@ examples:
   jax2tf-bridge compile predict/1 -o predict_lib --sizes b=1 --sizes b=32
   jax2tf-bridge compile predict/1 -o predict_lib --sizes b=1 --shared
   jax2tf-bridge compile predict.jaxfn --params weights.msgpack -o predict_lib --sizes b=1 \\
-      --weights separate --target-triple aarch64-unknown-linux-gnu"""
+      --weights separate --target-triple aarch64-unknown-linux-gnu
+  jax2tf-bridge compile predict.jaxfn -o predict_lib --open-sizes"""
+
+_ONLY_FIXED: Mapping[str, Any] = {
+    **{"sizes": [], "signature": None, "params": None, "weights": "embedded"},
+    **{"target_triple": None, "target_cpu": "", "multithreading": False, "shared": False},
+}
+"""Options of libraries with fixed sizes, and their defaults."""
 
 
 def _read_sizes(text: str) -> dict[str, int]:
@@ -75,6 +83,13 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "buckets of the model",
     )
     parser.add_argument(
+        "--open-sizes",
+        action="store_true",
+        help="write a library for any sizes, in C, of one file that export wrote. It needs "
+        "TensorFlow's libraries, and compiles each size when it first occurs. --name is by default "
+        "the name of the file",
+    )
+    parser.add_argument(
         "--params",
         type=as_path,
         metavar="WEIGHTS",
@@ -111,6 +126,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _compile(options: argparse.Namespace, console: Console) -> None:
+    if options.open_sizes:
+        _write_open(options, console)
+        return
     source = _read_source(options)
     with console.loading("TensorFlow", "compile"):
         from jax2tf_bridge.c_library import compile_library
@@ -132,6 +150,30 @@ def _compile(options: argparse.Namespace, console: Console) -> None:
         print_json(library.as_json())
     else:
         print(library)
+
+
+def _write_open(options: argparse.Namespace, console: Console) -> None:
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name, default in _ONLY_FIXED.items()
+        if getattr(options, name) != default
+    ]
+    if given:
+        raise UsageError(
+            f"{', '.join(given)}: not with --open-sizes, whose library takes any sizes and is "
+            "compiled by TensorFlow where it runs"
+        )
+    files: list[NamedPath] = options.file
+    if len(files) > 1 or files[0][0]:
+        raise UsageError("--open-sizes takes one file, without NAME=, and writes one function")
+    from jax2tf_bridge.c_library import write_open_library
+
+    with console.step(f"writing {options.output}"):
+        write_open_library(files[0][1], options.output, name=options.name)
+    if options.json:
+        print_json({"path": str(options.output)})
+    else:
+        print(f"{options.output}: a C library for any sizes. Its README.md says how to build it.")
 
 
 def _read_source(options: argparse.Namespace) -> AnyPath | dict[str, Any]:

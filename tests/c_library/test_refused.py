@@ -21,7 +21,7 @@ from jax2tf_bridge import (
 )
 
 # Private: takes TensorFlow's tool away, and names that no signature can have.
-from jax2tf_bridge.c_library import _tf_compat
+from jax2tf_bridge.c_library import _tf_compat, write_open_library
 from jax2tf_bridge.c_library._cpp_header import write_cpp_header
 from jax2tf_bridge.c_library._interface import check_identifiers, make_identifier
 from jax2tf_bridge.c_library._read import read_interface
@@ -33,6 +33,7 @@ from jax2tf_bridge.errors import (
     ShapeError,
     UnsupportedByTargetError,
 )
+from tests.fresh_process import run_python
 from tests.house.seams import take_away
 
 X = np.ones((4, 3), np.float32)
@@ -327,8 +328,24 @@ def test_existing_folder_and_missing_library(model: Path, tmp_path: Path) -> Non
         compile_library(model, model)
     text = f"{model} is there already. Remove it, or name a new folder"
     assert str(raised.value) == text
-    with pytest.raises(FileNotFoundError, match=r"There is no library .*absent.so. Write one with"):
-        load_library(tmp_path / "absent.so")
+    absent = tmp_path / "absent"
+    for call, text in (
+        (load_library, "Write it with compile_library(..., shared=True)"),
+        (
+            lambda path: compile_library(tmp_path / "lib", path),
+            "Pass the folder of a SavedModel, or the path of a .jaxfn file",
+        ),
+        (
+            lambda path: write_open_library(path, tmp_path / "lib"),
+            "Pass the path of a .jaxfn file",
+        ),
+    ):
+        with pytest.raises(FileNotFoundError) as missing:
+            call(absent)
+        assert str(missing.value) == f"{absent} does not exist. {text}"
+    with pytest.raises(IsADirectoryError) as is_folder:
+        write_open_library(model, tmp_path / "lib")
+    assert str(is_folder.value) == f"{model} is a folder. Pass the path of a .jaxfn file"
     (tmp_path / "text.so").write_text("text")
     with pytest.raises(FileFormatError, match="is not a library that compile_library built"):
         load_library(tmp_path / "text.so")
@@ -339,3 +356,14 @@ def test_compiler_is_looked_for_first(model: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("CXX", "absent")
     with pytest.raises(SavingError, match=r"there is none on the PATH\. Install g\+\+, or set CXX"):
         compile_library(model / "lib", model, shared=True)
+
+
+def test_loading_a_library_needs_numpy_alone() -> None:
+    run_python(
+        """
+        import sys
+        from jax2tf_bridge import load_library
+        assert load_library
+        assert not {"flatbuffers", "google", "jax", "tensorflow"} & sys.modules.keys()
+        """
+    )

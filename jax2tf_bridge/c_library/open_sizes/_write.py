@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from jax2tf_bridge.c_library._interface import (
     make_identifier,
 )
 from jax2tf_bridge.c_library.open_sizes import _sources
-from jax2tf_bridge.errors import SavingError
+from jax2tf_bridge.errors import SavingError, make_path_error
 from jax2tf_bridge.portable import (
     HoldsPortable,
     Port,
@@ -89,6 +90,7 @@ def write_open_library(
       OSError: a file cannot be read or written.
     """
     if isinstance(function, (str, os.PathLike)):
+        _check_is_file(function)
         portable = read_function(function)
         default = Path(function).stem
     else:
@@ -111,6 +113,16 @@ def write_open_library(
         for file_name, text in sources.items():
             (staged / file_name).write_text(text, encoding="utf-8")
         write_function(staged / f"{name}.jaxfn", portable, vjp_order=0)
+
+
+def _check_is_file(path: str | os.PathLike[str]) -> None:
+    advice = "Pass the path of a .jaxfn file"
+    if as_path(path).is_dir():
+        text = f"is a folder. {advice}"
+        raise make_path_error(IsADirectoryError, errno.EISDIR, text, path)
+    if not as_path(path).exists():
+        text = f"does not exist. {advice}"
+        raise make_path_error(FileNotFoundError, errno.ENOENT, text, path)
 
 
 def _choose_name(name: str | None, default: str) -> str:

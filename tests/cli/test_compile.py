@@ -1,0 +1,48 @@
+"""`jax2tf-bridge compile --open-sizes`; tests/c_library has the libraries themselves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Ok, Run
+
+
+def test_open_sizes(ok: Ok, tmp_path: Path, exported_cube: bytes) -> None:
+    (tmp_path / "cube.jaxfn").write_bytes(exported_cube)
+    printed = ok("compile", "cube.jaxfn", "-o", "lib", "--open-sizes")
+    assert printed == "lib: a C library for any sizes. Its README.md says how to build it.\n"
+    assert {"cube.h", "cube.c", "cube.jaxfn"} <= {
+        file.name for file in (tmp_path / "lib").iterdir()
+    }
+    printed = ok(
+        *("compile", "cube.jaxfn", "-o", "other", "--open-sizes", "--name", "power", "--json")
+    )
+    assert json.loads(printed) == {"path": "other"}
+    assert "power_run" in (tmp_path / "other" / "power.h").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (
+            ("cube.jaxfn", "--sizes", "b=1", "--shared", "--target-cpu", "haswell"),
+            "--sizes, --target-cpu, --shared: not with --open-sizes, whose library takes any sizes "
+            "and is compiled by TensorFlow where it runs",
+        ),
+        (
+            ("a=cube.jaxfn",),
+            "--open-sizes takes one file, without NAME=, and writes one function",
+        ),
+        (
+            (".",),
+            ". is a folder. Pass the path of a .jaxfn file",
+        ),
+    ],
+)
+def test_open_sizes_are_refused(run: Run, words: tuple[str, ...], text: str) -> None:
+    ended = run("compile", *words, "-o", "lib", "--open-sizes")
+    assert ended.code
+    assert text in ended.err
