@@ -25,11 +25,11 @@ _PRODUCT_HEADERS = {
     f"{_RUNTIME}/dot_lib.h": "bridge_products.h",
     f"{_RUNTIME}/convolution_lib.h": "bridge_products.h",
 }
-"""Headers that ours replaces for programs on one thread."""
+"""Headers that ours replaces for programs without numbers of 16 bits."""
 
 _OWN_FILES = tuple(
     f"bridge_{name}.h"
-    for name in ("abseil", "products", "program", "sort", "tensorflow", "workers")
+    for name in ("abseil", "products", "program", "sort", "tensorflow", "threads", "workers")
 )
 _MATMUL_SOURCES = {
     "Eigen::half": "f16",
@@ -95,18 +95,15 @@ def copy_runtime(
     for name in _OWN_FILES:
         (folder / name).write_text(own.joinpath(name).read_text("utf-8"), "utf-8")
     text = "\n".join(headers)
-    # Eigen has threads, and numbers of 16 bits.
-    needs_eigen = threads or "Eigen::half" in text
+    needs_eigen = "Eigen::half" in text
     own_headers = _OWN_HEADERS if needs_eigen else _OWN_HEADERS | _PRODUCT_HEADERS
     compiled = _list_sources(text, needs_eigen=needs_eigen)
     roots = {include_path for include_path in _iterate_includes(text)} | set(compiled)
-    if threads:
-        roots.add("unsupported/Eigen/CXX11/Tensor")
     copied = _copy(roots, own_headers, (sources, include), folder)
     definitions = []
     if "rng_states[" in text:
         definitions.append("JAX2TF_BRIDGE_RANDOM")
-    if threads:
+    if threads and not needs_eigen:  # our pool runs our products only
         definitions.append("JAX2TF_BRIDGE_THREADS")
     uses_eigen = any("Eigen" in path for path in copied)
     return Runtime(tuple(compiled), tuple(definitions), uses_eigen, len(copied))

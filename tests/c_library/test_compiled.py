@@ -249,19 +249,39 @@ def _draw_factors() -> list[Any]:
     return [*floats, RNG.integers(-9, 9, (40, 40)).astype(np.int8)]
 
 
+def multiply_much(images: Any, kernel: Any, left: Any, right: Any, tall: Any) -> Any:
+    """Products and convolutions that are large enough for several threads."""
+    return {
+        "image": convolve(images, kernel),
+        "wide": right @ left,
+        "tall": tall @ left,
+        "small": convolve(images[:, :3], kernel),
+    }
+
+
+def _draw_many_factors() -> list[Any]:
+    shapes = (2, 31, 29, 6), (3, 3, 6, 38), (64, 130), (90, 64), (301, 64)
+    return [RNG.normal(size=shape).astype(np.float32) for shape in shapes]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("multithreading", [False, pytest.param(True, marks=pytest.mark.complete)])
-def test_products_and_convolutions(folder: Path, multithreading: bool) -> None:
-    factors = _draw_factors()
-    name = f"products{multithreading:d}"
+@pytest.mark.parametrize(
+    ("function", "factors", "multithreading"),
+    [(multiply, _draw_factors(), False), (multiply_much, _draw_many_factors(), True)],
+)
+def test_products_and_convolutions(
+    folder: Path, function: Any, factors: list[Any], multithreading: bool
+) -> None:
+    signature = Signature(function, args=factors)
     library = compile_library(
-        folder / name, Signature(multiply, args=factors), multithreading=multithreading, shared=True
+        folder / function.__name__, signature, multithreading=multithreading, shared=True
     )
     assert library.shared is not None
-    assert multithreading or library.shared.stat().st_size < 200_000
-    names = "images", "kernel", "left", "right", "long", "large", "small"
-    answers = load_library(library.shared)(**dict(zip(names, factors, strict=True)))
-    for key, expected in jax.jit(multiply)(*factors).items():
+    assert library.shared.stat().st_size < 200_000
+    loaded = load_library(library.shared)
+    names = loaded.signatures["serving_default"].inputs
+    answers = loaded(**dict(zip(names, factors, strict=True)))
+    for key, expected in jax.jit(function)(*factors).items():
         np.testing.assert_allclose(
             answers[key.replace(" ", "_")], expected, 1e-4, 1e-4, err_msg=key
         )

@@ -1,5 +1,5 @@
-// Products of matrices and convolutions on one thread. XLA's own files need Eigen, whose code is
-// many times the size of a small program.
+// Products of matrices and convolutions. XLA's own files need Eigen, whose code is many times the size
+// of a small program.
 #ifndef JAX2TF_BRIDGE_PRODUCTS_H_
 #define JAX2TF_BRIDGE_PRODUCTS_H_
 
@@ -12,9 +12,12 @@
 #include <vector>
 
 #include "bridge_abseil.h"
+#ifdef JAX2TF_BRIDGE_THREADS
+#include "bridge_threads.h"
+#endif
 
 namespace Eigen {
-struct ThreadPoolDevice;
+class ThreadPoolDevice;
 using Index = std::ptrdiff_t;
 }  // namespace Eigen
 
@@ -38,6 +41,31 @@ constexpr int64_t kFewColumns = 4;
 constexpr int64_t kTerms = 12288 / kVectorBytes;
 // Memory for the patches of a block of pixels, so that they stay in the cache.
 constexpr int64_t kPatchBytes = 128 << 10;
+
+// Multiplications below which one thread is faster than waking others.
+constexpr int64_t kMinThreadedWork = 1 << 18;
+
+using Pool = const Eigen::ThreadPoolDevice;
+
+// Calls work(first, count) for parts of `size` elements, of `cost` multiplications each. All but the
+// last part have `part` elements, or fewer so that each thread has some, in multiples of `unit`.
+template <typename Work>
+void SplitWork([[maybe_unused]] Pool* pool, int64_t size, [[maybe_unused]] int64_t cost,
+               int64_t part, [[maybe_unused]] int64_t unit, Work work) {
+#ifdef JAX2TF_BRIDGE_THREADS
+  if (pool != nullptr && size * cost >= kMinThreadedWork) {
+    const int64_t fair = (size + pool->size() - 1) / pool->size();
+    part = std::min(part, (fair + unit - 1) / unit * unit);
+    if (part < size) {
+      const_cast<Eigen::ThreadPoolDevice*>(pool)->Run(
+          (size + part - 1) / part,
+          [&](int64_t i) { work(i * part, std::min(part, size - i * part)); });
+      return;
+    }
+  }
+#endif
+  for (int64_t first = 0; first < size; first += part) work(first, std::min(part, size - first));
+}
 
 template <typename T>
 struct Vector {
@@ -135,7 +163,7 @@ void ComputeProduct(T* out, int64_t ldc, const T* a, int64_t lda, const T* b, in
 
 // Computes out [n, m] = rhs * lhs in row-major order: lhs [k, m] and rhs [n, k], or transposes.
 template <typename LhsType, typename RhsType, typename OutType>
-void TypedMatMul(const Eigen::ThreadPoolDevice*, void* out, void* lhs, void* rhs, int64_t m,
+void TypedMatMul(Pool* pool, void* out, void* lhs, void* rhs, int64_t m,
                  int64_t n, int64_t k, bool transpose_lhs, bool transpose_rhs, DoneCallback done) {
   auto* result = static_cast<OutType*>(out);
   const auto* left = static_cast<const LhsType*>(lhs);
@@ -159,7 +187,17 @@ void TypedMatMul(const Eigen::ThreadPoolDevice*, void* out, void* lhs, void* rhs
     copied_right.assign(right, right + n * k);
     b = copied_right.data();
   }
-  ComputeProduct<OutType>(result, m, a, m, b, transpose_rhs ? 1 : k, transpose_rhs ? n : 1, m, n, k);
+  const int64_t ldb = transpose_rhs ? 1 : k, step = transpose_rhs ? n : 1;
+  if (n >= m) {
+    SplitWork(pool, n, m * k, n, kColumns, [&](int64_t first, int64_t count) {
+      ComputeProduct<OutType>(result + first * m, m, a, m, b + first * ldb, ldb, step, m, count, k);
+    });
+  } else {
+    constexpr int64_t tile = 2 * kVectorBytes / sizeof(OutType);
+    SplitWork(pool, m, n * k, m, tile, [&](int64_t first, int64_t count) {
+      ComputeProduct<OutType>(result + first, m, a + first, m, b, ldb, step, count, n, k);
+    });
+  }
   done();
 }
 
@@ -188,20 +226,19 @@ void CopyRun(T* to, const T* from, int64_t count) {
 
 // Convolves images [batch, y, x, channels] with a kernel [y, x, channels / groups, filters].
 template <typename T>
-void Convolve(T* out, const T* images, const T* kernel, int64_t batch, int64_t channels,
+void Convolve(Pool* pool, T* out, const T* images, const T* kernel, int64_t batch, int64_t channels,
               int64_t kernel_channels, int64_t filters, int64_t groups, const ConvolutionAxis& y,
               const ConvolutionAxis& x) {
   const int64_t terms = y.kernel * x.kernel * kernel_channels;
   const int64_t group_filters = filters / groups;
   const int64_t pixels = batch * y.output * x.output;
   const int64_t fitting = kPatchBytes / std::max<int64_t>(1, terms * sizeof(T));
-  const int64_t block = std::min(pixels, std::max<int64_t>(1, fitting / kColumns) * kColumns);
+  const int64_t block = std::max<int64_t>(1, fitting / kColumns) * kColumns;
   const bool is_dense = groups == 1 && x.kernel_dilation == 1 && x.input_dilation == 1;
   const std::vector<T> zeros(kernel_channels);
-  const std::unique_ptr<T[]> patches(new T[block * terms]);  // without zeros
-  for (int64_t first = 0; first < pixels; first += block)
+  SplitWork(pool, pixels, terms * group_filters * groups, block, kColumns, [&](int64_t first, int64_t count) {
+    const std::unique_ptr<T[]> patches(new T[count * terms]);  // without zeros
     for (int64_t group = 0; group < groups; ++group) {
-      const int64_t count = std::min(block, pixels - first);
       T* patch = patches.get();
       int64_t column = first % x.output, row = first / x.output % y.output;
       const T* image = images + first / (x.output * y.output) * y.input * x.input * channels;
@@ -232,18 +269,19 @@ void Convolve(T* out, const T* images, const T* kernel, int64_t batch, int64_t c
                         kernel + group * group_filters, filters, patches.get(), terms, 1,
                         group_filters, count, terms);
     }
+  });
 }
 
 // x is the first axis of an image, as in XLA.
 template <typename T>
-void EigenConv2D(const Eigen::ThreadPoolDevice*, T* out, const T* images, const T* kernel,
+void EigenConv2D(Pool* pool, T* out, const T* images, const T* kernel,
                  int64_t batch, int64_t input_x, int64_t input_y, int64_t channels,
                  int64_t kernel_x, int64_t kernel_y, int64_t kernel_channels, int64_t filters,
                  int64_t output_x, int64_t output_y, int64_t x_stride, int64_t y_stride,
                  int64_t x_padding, int64_t, int64_t y_padding, int64_t, int64_t x_dilation,
                  int64_t y_dilation, int64_t kernel_x_dilation, int64_t kernel_y_dilation,
                  int64_t groups, DoneCallback done) {
-  Convolve<T>(out, images, kernel, batch, channels, kernel_channels, filters, groups,
+  Convolve<T>(pool, out, images, kernel, batch, channels, kernel_channels, filters, groups,
               {input_x, kernel_x, output_x, x_stride, x_padding, x_dilation, kernel_x_dilation},
               {input_y, kernel_y, output_y, y_stride, y_padding, y_dilation, kernel_y_dilation});
   done();

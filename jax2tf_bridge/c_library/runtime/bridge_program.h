@@ -23,9 +23,7 @@ class RngState {};
 }  // namespace xla::cpu
 #endif
 #ifdef JAX2TF_BRIDGE_THREADS
-#include <thread>
-
-#include "bridge_workers.h"
+#include "bridge_threads.h"
 #endif
 
 // A namespace of its own, because a library may have the name of one of these functions.
@@ -106,8 +104,7 @@ struct Handle {
   Status status = kOk;
   char message[512] = "";
 #ifdef JAX2TF_BRIDGE_THREADS
-  std::unique_ptr<Eigen::ThreadPool> pool;
-  std::unique_ptr<Eigen::ThreadPoolDevice> device;
+  std::unique_ptr<Eigen::ThreadPoolDevice> pool;
 #endif
 
   template <typename... Values>
@@ -247,9 +244,8 @@ Status allocate(Handle& handle) {
 #ifdef JAX2TF_BRIDGE_THREADS
   const int threads = std::thread::hardware_concurrency();
   if (threads > 1) {
-    handle.pool = std::make_unique<Eigen::ThreadPool>(threads);
-    handle.device = std::make_unique<Eigen::ThreadPoolDevice>(handle.pool.get(), threads);
-    handle.options.set_intra_op_thread_pool(handle.device.get());
+    handle.pool = std::make_unique<Eigen::ThreadPoolDevice>(threads);
+    handle.options.set_intra_op_thread_pool(handle.pool.get());
   }
 #endif
   return kOk;

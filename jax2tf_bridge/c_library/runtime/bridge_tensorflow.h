@@ -18,7 +18,7 @@
 #include "bridge_abseil.h"
 
 namespace Eigen {
-struct ThreadPoolDevice;
+class ThreadPoolDevice;
 struct half;
 struct bfloat16;
 }  // namespace Eigen
