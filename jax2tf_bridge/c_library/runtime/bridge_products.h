@@ -1,5 +1,5 @@
-// Products of matrices and convolutions. XLA's own files need Eigen, whose code is many times the size
-// of a small program.
+// Products of matrices and convolutions. XLA's own files need Eigen, whose code is many times the
+// size of a small program.
 #ifndef JAX2TF_BRIDGE_PRODUCTS_H_
 #define JAX2TF_BRIDGE_PRODUCTS_H_
 
@@ -47,21 +47,20 @@ constexpr int64_t kMinThreadedWork = 1 << 18;
 
 using Pool = const Eigen::ThreadPoolDevice;
 
-// Calls work(first, count) for parts of `size` elements, of `cost` multiplications each. All but the
-// last part have `part` elements, or fewer so that each thread has some, in multiples of `unit`.
+// Calls work(first, count) for parts of `size` elements, of `cost` multiplications each. All but
+// the last part have `part` elements, or fewer so that each thread has some, in multiples of `unit`.
 template <typename Work>
-void SplitWork([[maybe_unused]] Pool* pool, int64_t size, [[maybe_unused]] int64_t cost,
-               int64_t part, [[maybe_unused]] int64_t unit, Work work) {
+ABSL_ATTRIBUTE_ALWAYS_INLINE void SplitWork([[maybe_unused]] Pool* pool, int64_t size,
+                                            [[maybe_unused]] int64_t cost, int64_t part,
+                                            [[maybe_unused]] int64_t unit, Work work) {
 #ifdef JAX2TF_BRIDGE_THREADS
   if (pool != nullptr && size * cost >= kMinThreadedWork) {
     const int64_t fair = (size + pool->size() - 1) / pool->size();
     part = std::min(part, (fair + unit - 1) / unit * unit);
-    if (part < size) {
-      const_cast<Eigen::ThreadPoolDevice*>(pool)->Run(
-          (size + part - 1) / part,
-          [&](int64_t i) { work(i * part, std::min(part, size - i * part)); });
-      return;
-    }
+    const_cast<Eigen::ThreadPoolDevice*>(pool)->Run(
+        (size + part - 1) / part,
+        [&](int64_t i) { work(i * part, std::min(part, size - i * part)); });
+    return;
   }
 #endif
   for (int64_t first = 0; first < size; first += part) work(first, std::min(part, size - first));
@@ -224,63 +223,77 @@ void CopyRun(T* to, const T* from, int64_t count) {
   for (; count > 0; --count) *to++ = *from++;
 }
 
+// Copies the patches of some pixels of the result, from the channels that begin at `channel`. It is
+// inline because the sizes of a program are constants, which makes it both smaller and faster.
+template <typename T>
+ABSL_ATTRIBUTE_ALWAYS_INLINE void CopyPatches(T* patch, const T* images, const T* zeros,
+                                              int64_t channel, int64_t channels,
+                                              int64_t kernel_channels, const ConvolutionAxis& y,
+                                              const ConvolutionAxis& x, int64_t first,
+                                              int64_t count) {
+  const bool is_dense =
+      kernel_channels == channels && x.kernel_dilation == 1 && x.input_dilation == 1;
+  int64_t column = first % x.output, row = first / x.output % y.output;
+  const T* image = images + first / (x.output * y.output) * y.input * x.input * channels;
+  for (; count > 0; --count) {
+    for (int64_t i = 0; i < y.kernel; ++i) {
+      const int64_t at_y = FindInput(y, row, i);
+      const int64_t line = at_y * x.input * channels + channel;
+      // Neighbours in the kernel are neighbours in the image, except for the padding.
+      const int64_t start = column * x.stride - x.padding;
+      if (is_dense && at_y >= 0 && start >= 0 && start + x.kernel <= x.input) {
+        CopyRun(patch, image + line + start * channels, x.kernel * channels);
+        patch += x.kernel * channels;
+        continue;
+      }
+      for (int64_t j = 0; j < x.kernel; ++j, patch += kernel_channels) {
+        const int64_t at_x = at_y < 0 ? -1 : FindInput(x, column, j);
+        const T* pixel = at_x < 0 ? zeros : image + line + at_x * channels;
+        CopyRun(patch, pixel, kernel_channels);
+      }
+    }
+    if (++column < x.output) continue;
+    column = 0;
+    if (++row < y.output) continue;
+    row = 0;
+    image += y.input * x.input * channels;
+  }
+}
+
 // Convolves images [batch, y, x, channels] with a kernel [y, x, channels / groups, filters].
 template <typename T>
-void Convolve(Pool* pool, T* out, const T* images, const T* kernel, int64_t batch, int64_t channels,
-              int64_t kernel_channels, int64_t filters, int64_t groups, const ConvolutionAxis& y,
-              const ConvolutionAxis& x) {
+ABSL_ATTRIBUTE_ALWAYS_INLINE void Convolve(Pool* pool, T* out, const T* images, const T* kernel,
+                                           int64_t batch, int64_t channels,
+                                           int64_t kernel_channels, int64_t filters,
+                                           int64_t groups, const ConvolutionAxis& y,
+                                           const ConvolutionAxis& x) {
   const int64_t terms = y.kernel * x.kernel * kernel_channels;
   const int64_t group_filters = filters / groups;
   const int64_t pixels = batch * y.output * x.output;
   const int64_t fitting = kPatchBytes / std::max<int64_t>(1, terms * sizeof(T));
   const int64_t block = std::max<int64_t>(1, fitting / kColumns) * kColumns;
-  const bool is_dense = groups == 1 && x.kernel_dilation == 1 && x.input_dilation == 1;
   const std::vector<T> zeros(kernel_channels);
-  SplitWork(pool, pixels, terms * group_filters * groups, block, kColumns, [&](int64_t first, int64_t count) {
+  const auto convolve_pixels = [&](int64_t first, int64_t count) __attribute__((always_inline)) {
     const std::unique_ptr<T[]> patches(new T[count * terms]);  // without zeros
     for (int64_t group = 0; group < groups; ++group) {
-      T* patch = patches.get();
-      int64_t column = first % x.output, row = first / x.output % y.output;
-      const T* image = images + first / (x.output * y.output) * y.input * x.input * channels;
-      for (int64_t pixel = 0; pixel < count; ++pixel) {
-        for (int64_t i = 0; i < y.kernel; ++i) {
-          const int64_t at_y = FindInput(y, row, i);
-          const int64_t line = at_y * x.input * channels + group * kernel_channels;
-          // Neighbours in the kernel are neighbours in the image, except for the padding.
-          const int64_t start = column * x.stride - x.padding;
-          if (is_dense && at_y >= 0 && start >= 0 && start + x.kernel <= x.input) {
-            CopyRun(patch, image + line + start * channels, x.kernel * channels);
-            patch += x.kernel * channels;
-            continue;
-          }
-          for (int64_t j = 0; j < x.kernel; ++j, patch += kernel_channels) {
-            const int64_t at_x = at_y < 0 ? -1 : FindInput(x, column, j);
-            const T* pixel = at_x < 0 ? zeros.data() : image + line + at_x * channels;
-            CopyRun(patch, pixel, kernel_channels);
-          }
-        }
-        if (++column < x.output) continue;
-        column = 0;
-        if (++row < y.output) continue;
-        row = 0;
-        image += y.input * x.input * channels;
-      }
+      CopyPatches(patches.get(), images, zeros.data(), group * kernel_channels, channels,
+                  kernel_channels, y, x, first, count);
       ComputeProduct<T>(out + first * filters + group * group_filters, filters,
                         kernel + group * group_filters, filters, patches.get(), terms, 1,
                         group_filters, count, terms);
     }
-  });
+  };
+  SplitWork(pool, pixels, terms * filters, block, kColumns, convolve_pixels);
 }
 
 // x is the first axis of an image, as in XLA.
 template <typename T>
-void EigenConv2D(Pool* pool, T* out, const T* images, const T* kernel,
-                 int64_t batch, int64_t input_x, int64_t input_y, int64_t channels,
-                 int64_t kernel_x, int64_t kernel_y, int64_t kernel_channels, int64_t filters,
-                 int64_t output_x, int64_t output_y, int64_t x_stride, int64_t y_stride,
-                 int64_t x_padding, int64_t, int64_t y_padding, int64_t, int64_t x_dilation,
-                 int64_t y_dilation, int64_t kernel_x_dilation, int64_t kernel_y_dilation,
-                 int64_t groups, DoneCallback done) {
+ABSL_ATTRIBUTE_ALWAYS_INLINE void EigenConv2D(
+    Pool* pool, T* out, const T* images, const T* kernel, int64_t batch, int64_t input_x,
+    int64_t input_y, int64_t channels, int64_t kernel_x, int64_t kernel_y, int64_t kernel_channels,
+    int64_t filters, int64_t output_x, int64_t output_y, int64_t x_stride, int64_t y_stride,
+    int64_t x_padding, int64_t, int64_t y_padding, int64_t, int64_t x_dilation, int64_t y_dilation,
+    int64_t kernel_x_dilation, int64_t kernel_y_dilation, int64_t groups, DoneCallback done) {
   Convolve<T>(pool, out, images, kernel, batch, channels, kernel_channels, filters, groups,
               {input_x, kernel_x, output_x, x_stride, x_padding, x_dilation, kernel_x_dilation},
               {input_y, kernel_y, output_y, y_stride, y_padding, y_dilation, kernel_y_dilation});
