@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -52,10 +51,10 @@ def check_model(
     Raises:
       SavingError: ONNX Runtime fails, or an output differs.
     """
-    if importlib.util.find_spec("onnxruntime") is None:
+    try:
+        import onnxruntime
+    except ModuleNotFoundError:
         return CheckedModel("not run: onnxruntime is not installed")
-    import onnxruntime
-
     portable: PortableFunction = signature.function
     release = f"ONNX Runtime {onnxruntime.__version__}"
     example = _make_example(signature, portable, inputs)
@@ -146,10 +145,10 @@ def _run_in_jax(
     example: Mapping[int, np.ndarray],
 ) -> list[np.ndarray] | None:
     """Returns JAX's results as the model's outputs; None if JAX cannot run the function here."""
-    if importlib.util.find_spec("jax") is None:
+    try:
+        import jax
+    except ModuleNotFoundError:
         return None
-    import jax
-
     from jax2tf_bridge.from_jax import to_exported
 
     arrays = {**{i: array for i, (_, array) in weights.items()}, **example}

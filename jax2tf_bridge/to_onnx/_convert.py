@@ -79,8 +79,9 @@ def _check_dtypes(portable: PortableFunction) -> None:
             try:
                 as_dtype(aval.op_dtype)
             except TypeError:
+                where = f"{what}{path}".strip()
                 raise DTypeError(
-                    f"{what}{path} of {portable.name} has dtype {aval.dtype}, which ONNX Runtime "
+                    f"{where} of {portable.name} has dtype {aval.dtype}, which ONNX Runtime "
                     "does not compute with. Convert it to float32 or float16 outside of the "
                     "function, and back within it."
                 ) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jax2tf_bridge._utils import reraise_interrupts
-from jax2tf_bridge.errors import Argument, Message, MissingDependencyError, SavingError
+from jax2tf_bridge.errors import (
+    Argument,
+    Message,
+    MissingDependencyError,
+    SavingError,
+    make_path_error,
+)
 from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.signatures import (
     ServedArray,
@@ -30,6 +37,7 @@ from jax2tf_bridge.storage import (
     AnyPath,
     as_path,
     check_file_path,
+    check_free,
     replace_file_at,
     whole_directory,
 )
@@ -158,6 +166,8 @@ def save_onnx(
     is_single = not isinstance(signatures, Mapping) or len(signatures) == 1
     if is_single:
         check_file_path(path, bytes_of="save_onnx")
+    else:
+        _check_new_folder(path)
     with reraise_interrupts() as check_interrupts, open_params(params) as weights:
         prepared = prepare(signatures, weights, platforms, Target.converters())
         for name, each in prepared.items():
@@ -173,6 +183,15 @@ def save_onnx(
             return _write_folder(path, functions, opset, verify=verify)
         ((name, function),) = functions.items()
         return _write_file(path, name, function, opset, verify=verify)
+
+
+def _check_new_folder(path: str | os.PathLike[str]) -> None:
+    place = as_path(path)
+    try:
+        check_free(place, overwrite=False)
+    except FileExistsError:  # its text names `overwrite`, which only other functions take
+        text = "is there already. Remove it, or name a new folder"
+        raise make_path_error(FileExistsError, errno.EEXIST, text, place) from None
 
 
 def _import_onnx() -> None:

@@ -1,0 +1,1 @@
+"""save_onnx(): functions as ONNX models."""
