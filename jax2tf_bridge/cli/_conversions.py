@@ -1,4 +1,4 @@
-"""`jax2tf-bridge litert` and `weights`: write models and weights in other file formats."""
+"""`jax2tf-bridge litert`, `onnx` and `weights`: write models and weights in other formats."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from jax2tf_bridge._utils import printable
 from jax2tf_bridge.cli._commands import (
     NAMED_PATH,
     Command,
@@ -20,6 +21,7 @@ from jax2tf_bridge.cli._commands import (
     check_updates,
     map_signatures,
     named_path,
+    print_json,
     report_output,
 )
 from jax2tf_bridge.cli._console import Console
@@ -42,6 +44,17 @@ examples:
       -o model.tflite
   jax2tf-bridge litert predict.jaxfn -o predict.tflite --quantize int8 \\
       --representative-data inputs.npz"""
+
+_ONNX = """\
+Writes a function in a file as an ONNX model, or several as a folder of models over one file of
+weights. Needs neither JAX nor TensorFlow, but the package onnx."""
+
+_ONNX_EXAMPLES = """\
+examples:
+  jax2tf-bridge onnx predict.jaxfn -o predict.onnx
+  jax2tf-bridge onnx predict.jaxfn --params weights.msgpack -o predict.onnx
+  jax2tf-bridge onnx classify=classify.jaxfn embed=embed.jaxfn --params weights.msgpack \\
+      -o models"""
 
 _WEIGHTS = """\
 Writes the weights of a SavedModel, or of a file of safetensors, as a msgpack file that JAX and Flax
@@ -159,6 +172,63 @@ def _read_samples(file: AnyPath) -> list[Mapping[str, Any]]:
     return [{n: a[i] for n, a in by_name.items()} for i in range(counts.pop())]
 
 
+def _add_onnx_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "file",
+        nargs="+",
+        type=named_path,
+        metavar=NAMED_PATH,
+        help="a file that export wrote; with several files, each needs the name of its signature",
+    )
+    add_output(parser, "PATH", "the .onnx file to write; for several functions, the new folder")
+    parser.add_argument(
+        "--params",
+        type=as_path,
+        metavar="WEIGHTS",
+        help="a msgpack or safetensors file: the functions' first argument, shared by all of them",
+    )
+    parser.add_argument(
+        "--opset",
+        type=int,
+        default=18,
+        metavar="VERSION",
+        help="the version of ONNX's operations, 18 to 23 (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--no-verify",
+        dest="verify",
+        action="store_false",
+        help="do not run the model once in ONNX Runtime and compare it with JAX, as far as these "
+        "are installed",
+    )
+    add_json(parser, "print JSON about what was written")
+
+
+def _write_onnx(options: argparse.Namespace, console: Console) -> None:
+    output: AnyPath = options.output
+    files = map_signatures(options.file)
+    if len(files) == 1:
+        check_output(output)
+    for path in files.values():
+        if path.is_dir():
+            raise UsageError(
+                f"{path} is a folder, and this command reads files that export wrote. To convert a "
+                "SavedModel, write it with: jax2tf-bridge retarget --for-converters, and use "
+                "tf2onnx"
+            )
+    functions = {name: read_function(path) for name, path in files.items()}
+    from jax2tf_bridge.to_onnx import save_onnx
+
+    with console.step(f"converting to {output}"):
+        model = save_onnx(
+            output, functions, params=options.params, opset=options.opset, verify=options.verify
+        )
+    if options.json:
+        print_json(model.as_json())
+    else:
+        print(printable(str(model)))
+
+
 def _add_weights_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source",
@@ -191,6 +261,14 @@ LITERT = Command(
     _LITERT_EXAMPLES,
     _add_litert_options,
     _write_litert,
+)
+ONNX = Command(
+    "onnx",
+    "write an ONNX model",
+    _ONNX,
+    _ONNX_EXAMPLES,
+    _add_onnx_options,
+    _write_onnx,
 )
 WEIGHTS = Command(
     "weights",

@@ -55,6 +55,7 @@ _COMMANDS = (
     _versions.ROLLBACK,
     _versions.PROMOTE,
     _conversions.LITERT,
+    _conversions.ONNX,
     _compile.COMMAND,
     _conversions.WEIGHTS,
     _inspect.COMMAND,

@@ -103,6 +103,25 @@ class OnnxModel:
             lines.append(f"  weights beside it: {self.external_size / 1e6:.2f} MB")
         return "\n".join([*lines, f"  opset {self.opset}"])
 
+    def as_json(self) -> dict[str, Any]:
+        """Returns the attributes as JSON has them; types are texts, as "float32[b,3]"."""
+        signatures = {
+            name: {
+                "path": str(signature.path),
+                "inputs": {key: str(array) for key, array in signature.inputs.items()},
+                "outputs": {key: str(array) for key, array in signature.outputs.items()},
+                "size": signature.size,
+                "checked": signature.checked,
+            }
+            for name, signature in self.signatures.items()
+        }
+        return {
+            "path": str(self.path),
+            "signatures": signatures,
+            "external_size": self.external_size,
+            "opset": self.opset,
+        }
+
 
 def save_onnx(
     path: str | os.PathLike[str],
@@ -332,10 +351,12 @@ def _write_file(
             external = ExternalData(data_name, file)
         model = _convert(function, opset, external)
         data = model.SerializeToString()
-        # A model with external weights is checked after they are there.
-        checked = CheckedModel("not run: its weights are in another file")
-        if external is None and verify:
+        if not verify:
+            checked = CheckedModel("not run")
+        elif external is None:
             checked = function.check(data, name)
+        else:  # ONNX Runtime reads weights at the final path, which may hold others now
+            checked = CheckedModel("not run: its weights are in another file")
     with replace_file_at(path, bytes_of="save_onnx") as file:
         file.write(data)
     described = _describe(place, function, len(data), checked)

@@ -32,7 +32,7 @@ from tests.fresh_process import run_python
 from tests.saved_model.by_hand import Call, Model
 from tests.serialization.records import simple
 
-COMMANDS = ("export", "save", "litert", "inspect", "retarget", "serve-check")
+COMMANDS = ("export", "save", "litert", "onnx", "inspect", "retarget", "serve-check")
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ COMMANDS = ("export", "save", "litert", "inspect", "retarget", "serve-check")
         (
             ["--verbose"],
             "a command is missing: one of export, save, publish, versions, rollback, promote, "
-            "litert, compile, weights, inspect, retarget, verify, serve-check, completion "
+            "litert, onnx, compile, weights, inspect, retarget, verify, serve-check, completion "
             "({} --help says more)",
         ),
         (
@@ -60,7 +60,7 @@ COMMANDS = ("export", "save", "litert", "inspect", "retarget", "serve-check")
         (
             ["zzz"],
             "no command zzz: there are export, save, publish, versions, rollback, promote, "
-            "litert, compile, weights, inspect, retarget, verify, serve-check, completion "
+            "litert, onnx, compile, weights, inspect, retarget, verify, serve-check, completion "
             "({} --help says more)",
         ),
         (["--verbos", "save"], "no option --verbos: did you mean --verbose? ({} --help says more)"),

@@ -145,8 +145,8 @@ IN_PYTHON_ALONE = {"symbolic_shape", "constraints", "file", "arguments", "result
 def test_every_option_that_messages_name_exists(ok: Ok) -> None:
     names = _named_arguments() - IN_PYTHON_ALONE
     assert {"polymorphic_shapes", "buckets", "target", "overwrite"} <= names
-    commands = ("export", "save", "publish", "rollback", "litert", "retarget", "verify", "compile")
-    known = [ok(command, "--help") for command in (*commands, "serve-check")]
+    writing = ("export", "save", "publish", "rollback", "litert", "onnx", "retarget", "compile")
+    known = [ok(command, "--help") for command in (*writing, "verify", "serve-check")]
     for option in {option_text(Argument(name)) for name in names}:
         either = option.replace("--", "--(no-)?", 1)
         assert any(re.search(rf"{either}\b", text) for text in known), option
