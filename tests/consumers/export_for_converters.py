@@ -7,9 +7,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,19 +43,28 @@ def _flat(function: Callable[..., Any]) -> Callable[..., Any]:
     return f
 
 
-def _write(
-    folder: Path, signature: Signature, answers: Sequence[tuple[Any, Any]], tolerance: float
-) -> None:
-    """Saves a function, and beside it arguments and JAX's results as flat arrays."""
-    folder.mkdir()
-    saved = save(folder / "model", signature, target=Target.converters(), vjp_order=0)
-    (served,) = saved.signatures.values()
-    for i, (inputs, results) in enumerate(answers):
-        wide = {"inputs": list(map(_widened, inputs)), "results": list(map(_widened, results))}
-        write_arrays(folder / f"call-{i}.npz", wide)
-    if any(array.dtype.name == "bfloat16" for pair in answers for side in pair for array in side):
-        tolerance = _BFLOAT16_TOLERANCE
-    write_call_facts(folder, [*served.inputs], [*served.outputs], len(answers), tolerance)
+@dataclass(frozen=True)
+class Answered:
+    """A function with JAX's answers.
+
+    Attributes:
+      signature: has the function.
+      answers: the flat inputs and results of each call, as they cross to a converted graph.
+      tolerance: relative to the largest number of an array.
+    """
+
+    signature: Signature
+    answers: Sequence[tuple[Sequence[Array], Sequence[Array]]]
+    tolerance: float
+
+    @staticmethod
+    def of(signature: Signature, answers: Sequence[tuple[Any, Any]], tolerance: float) -> Answered:
+        """Takes the answers in JAX's dtypes."""
+        arrays = [array for pair in answers for side in pair for array in side]
+        if any(array.dtype.name == "bfloat16" for array in arrays):
+            tolerance = _BFLOAT16_TOLERANCE
+        wide = [(list(map(_widened, i)), list(map(_widened, r))) for i, r in answers]
+        return Answered(signature, wide, tolerance)
 
 
 def _widened(array: Array) -> Array:
@@ -61,26 +72,26 @@ def _widened(array: Array) -> Array:
     return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
 
 
-def _write_program(program: Program, folder: Path) -> None:
-    with program.precision():
-        example = program.build()
-        references = [reference(program, example, c, gradients=False) for c in example.calls]
-        first = example.calls[0]
-        function = example.function
-        args: Sequence[Any] = jax_arguments(program, first)
-        if program.key_arguments:
-            function, args = over_key_words(program, function), first.args
-        signature = Signature(
-            _flat(function),
-            args=list(args),
-            kwargs=dict(first.kwargs),
-            polymorphic_shapes=program.polymorphic_shapes,
-            polymorphic_constraints=program.constraints,
-        )
-        _write(folder, signature, [(r.inputs, r.results) for r in references], program.tolerance)
+def _answer_program(program: Program) -> Answered:
+    example = program.build()
+    references = [reference(program, example, c, gradients=False) for c in example.calls]
+    first = example.calls[0]
+    function = example.function
+    args: Sequence[Any] = jax_arguments(program, first)
+    if program.key_arguments:
+        function, args = over_key_words(program, function), first.args
+    signature = Signature(
+        _flat(function),
+        args=list(args),
+        kwargs=dict(first.kwargs),
+        polymorphic_shapes=program.polymorphic_shapes,
+        polymorphic_constraints=program.constraints,
+    )
+    answers = [(r.inputs, r.results) for r in references]
+    return Answered.of(signature, answers, program.tolerance)
 
 
-def _write_case(case: ShapeCase, folder: Path) -> None:
+def _answer_case(case: ShapeCase) -> Answered:
     function = jax.jit(_flat(case.function))
     answers = []
     for sizes in case.sizes[:: max(1, len(case.sizes) // 3)][:3]:
@@ -93,7 +104,7 @@ def _write_case(case: ShapeCase, folder: Path) -> None:
         polymorphic_shapes=list(case.specs),
         polymorphic_constraints=case.requirement,
     )
-    _write(folder, signature, answers, 2e-4)
+    return Answered.of(signature, answers, 2e-4)
 
 
 @dataclass(frozen=True)
@@ -102,20 +113,35 @@ class Exported:
 
     Attributes:
       name: of its folder.
-      write: makes the folder.
+      answer: builds it, and runs it in JAX.
+      precision: makes the context in which it is built and exported.
     """
 
     name: str
-    write: Callable[[Path], None]
+    answer: Callable[[], Answered]
+    precision: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
 
     def __str__(self) -> str:
         return self.name
 
+    def write(self, folder: Path) -> None:
+        """Saves the function, and beside it arguments and JAX's results as flat arrays."""
+        folder.mkdir()
+        with self.precision():
+            answered = self.answer()
+            target = Target.converters()
+            saved = save(folder / "model", answered.signature, target=target, vjp_order=0)
+        (served,) = saved.signatures.values()
+        for i, (inputs, results) in enumerate(answered.answers):
+            write_arrays(folder / f"call-{i}.npz", {"inputs": inputs, "results": results})
+        names = [*served.inputs], [*served.outputs]
+        write_call_facts(folder, *names, len(answered.answers), answered.tolerance)
+
 
 EXPORTED: tuple[Exported, ...] = (
-    *(Exported(p.name, functools.partial(_write_program, p)) for p in PROGRAMS),
+    *(Exported(p.name, functools.partial(_answer_program, p), p.precision) for p in PROGRAMS),
     *(
-        Exported(f"case-{c.name}", functools.partial(_write_case, c))
+        Exported(f"case-{c.name}", functools.partial(_answer_case, c))
         for c in (*labelled("provable"), *labelled("requirement"))
     ),
 )
@@ -159,13 +185,13 @@ def select_infinities(x: Any) -> dict[str, Any]:
     }
 
 
-def _write_infinities(folder: Path) -> None:
+def _answer_infinities() -> Answered:
     results = jax.jit(_flat(select_infinities))(AT_INFINITY)
     answers = [([AT_INFINITY], [*map(np.asarray, results)])]
-    _write(folder, Signature(_flat(select_infinities), args=[AT_INFINITY]), answers, 1e-5)
+    return Answered.of(Signature(_flat(select_infinities), args=[AT_INFINITY]), answers, 1e-5)
 
 
-INFINITIES = Exported("infinities", _write_infinities)
+INFINITIES = Exported("infinities", _answer_infinities)
 """Floats of which some are infinite and not selected."""
 
 
