@@ -331,6 +331,8 @@ def _combine(scope: Scope, kind: str, rows: _Rows, array: Array, update: Array) 
     if kind == "keep":
         return array
     is_sum = kind == "add" and len(rows.leading) == 1 and _is_zero(array)
+    if scope.for_onnx and rows.valid is not None:
+        is_sum = False  # an index of -1, which TensorFlow's segments leave out, is the last row
     if (scope.for_converters or scope.for_onnx) and kind in ("maximum", "minimum", "multiply"):
         tensor = _combine_runs(scope, rows, kind, array, update)
     # tf2onnx pads all segments of a sum to the longest one.
