@@ -386,7 +386,7 @@ def _cosh(graph: Graph, x: Tensor) -> Tensor:
 
 def _atanh(graph: Graph, x: Tensor) -> Tensor:
     quotient = _do(graph, "Div", _do(graph, "Mul", x, 2.0), _do(graph, "Sub", 1.0, x))
-    return _do(graph, "Mul", log1p(quotient), 0.5)
+    return _do(graph, "Mul", _log1p(graph, quotient), 0.5)
 
 
 def _asinh(graph: Graph, x: Tensor) -> Tensor:
@@ -394,7 +394,7 @@ def _asinh(graph: Graph, x: Tensor) -> Tensor:
     square = _do(graph, "Mul", size, size)
     root = _do(graph, "Sqrt", _do(graph, "Add", square, 1.0))
     more = _do(graph, "Div", square, _do(graph, "Add", root, 1.0))
-    small = log1p(_do(graph, "Add", size, more))
+    small = _log1p(graph, _do(graph, "Add", size, more))
     great = _do(graph, "Add", _do(graph, "Log", size), float(np.log(2)))
     is_great = _compare(graph, "Greater", size, _number(graph, 1e150))
     result = choose(graph, is_great, great, small)
@@ -404,7 +404,7 @@ def _asinh(graph: Graph, x: Tensor) -> Tensor:
 def _acosh(graph: Graph, x: Tensor) -> Tensor:
     less = _do(graph, "Sub", x, 1.0)
     root = _do(graph, "Sqrt", _do(graph, "Mul", less, _do(graph, "Add", x, 1.0)))
-    small = log1p(_do(graph, "Add", less, root))
+    small = _log1p(graph, _do(graph, "Add", less, root))
     great = _do(graph, "Add", _do(graph, "Log", x), float(np.log(2)))
     return choose(graph, _compare(graph, "Greater", x, _number(graph, 1e150)), great, small)
 
@@ -454,13 +454,21 @@ def _expm1(graph: Graph, x: Tensor) -> Tensor:
 
 @function("math.log1p")
 def _log1p(graph: Graph, x: Tensor) -> Tensor:
-    result: Tensor = log1p(x)
-    return result
+    if x.dtype is not _FLOAT64:
+        result: Tensor = log1p(x)
+        return result
+    # Kahan's method; log1p of the emitters calls atanh, which has no kernel in float64.
+    total = _do(graph, "Add", x, 1.0)
+    logarithm = _do(graph, "Log", total)
+    ratio = _do(graph, "Div", x, _do(graph, "Sub", total, 1.0))
+    is_great = _compare(graph, "Greater", x, _number(graph, 1e17))
+    exact = choose(graph, is_great, logarithm, _do(graph, "Mul", logarithm, ratio))
+    return choose(graph, _compare(graph, "Equal", total, _number(graph, 1.0)), x, exact)
 
 
 @function("math.lgamma")
 def _lgamma(graph: Graph, x: Tensor) -> Tensor:
-    result: Tensor = lgamma(x, log1p)
+    result: Tensor = lgamma(x, functools.partial(_log1p, graph))
     return result
 
 
@@ -548,6 +556,8 @@ def _imag(graph: Graph, x: Tensor) -> Tensor:
 
 @function("sign", "math.sign")
 def _sign(graph: Graph, x: Tensor) -> Tensor:
+    if x.dtype.name == "float16":  # its kernel makes 0 of NaN
+        return cast(graph, _do(graph, "Sign", cast(graph, x, DTYPES["float32"])), x.dtype)
     return _do(graph, "Sign", x)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from jax2tf_bridge.to_onnx._functions import function, to_tensor
 from jax2tf_bridge.to_onnx._graph import DTYPES, ComplexTensor, DType, Graph, Tensor
+from jax2tf_bridge.to_onnx._reductions import multiply_halves
 
 
 def has_complex(value: Any) -> bool:
@@ -380,6 +381,11 @@ def _inverse_real_fourier(name: str, n_axes: int) -> Callable[..., Any]:
         return _transform_axis(graph, whole, -1, inverse=True).real
 
     return call
+
+
+@function("reduce_prod")
+def _reduce_prod(graph: Graph, x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+    return multiply_halves(graph, x, axis, keepdims)
 
 
 COMPLEX_FUNCTIONS = (

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jax2tf_bridge.emitters import NoOperationError
 from jax2tf_bridge.to_onnx._functions import (
     cast,
     elementwise,
@@ -34,7 +35,7 @@ def _reduced_shape(x: Tensor, axis: Any, *, keeps_axes: bool) -> tuple[list[int]
 
 
 def _reduction(name: str, operation: str, *, keeps_bits: bool = False) -> Callable[..., Tensor]:
-    @function(name)
+    @function(*([name] if name else []))
     def call(graph: Graph, value: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
         x = to_tensor(graph, value)
         axes, shape = _reduced_shape(x, axis, keeps_axes=keepdims)
@@ -46,6 +47,60 @@ def _reduction(name: str, operation: str, *, keeps_bits: bool = False) -> Callab
         return cast(graph, result, x.dtype)
 
     return call
+
+
+_sum, _product = _reduction("", "ReduceSum", keeps_bits=True), _reduction("", "ReduceProd")
+
+
+@function("reduce_sum")
+def _reduce_sum(graph: Graph, value: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """Sums integers modulo powers of two; ONNX Runtime computes with float64, and saturates."""
+    x = to_tensor(graph, value)
+    if not x.dtype.is_integer:
+        return _sum(graph, x, axis, keepdims)
+    if x.dtype.size < 8:
+        return cast(graph, _sum(graph, cast(graph, x, _INT64), axis, keepdims), x.dtype)
+    bits = cast(graph, x, DTYPES["uint64"])
+    parts = [graph.make("bitwise.bitwise_and", bits, graph.constant(np.uint64(0xFFFFFFFF)))]
+    parts.append(graph.make("bitwise.right_shift", bits, graph.constant(np.uint64(32))))
+    low, high = (
+        cast(graph, _sum(graph, cast(graph, part, _INT64), axis, keepdims), bits.dtype)
+        for part in parts
+    )
+    high = graph.make("bitwise.left_shift", high, graph.constant(np.uint64(32)))
+    return cast(graph, elementwise(graph, "Add", low, high), x.dtype)
+
+
+@function("reduce_prod")
+def _reduce_prod(graph: Graph, value: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """Multiplies integers modulo powers of two, which ONNX Runtime does along no open axis."""
+    x = to_tensor(graph, value)
+    axes, _ = _reduced_shape(x, axis, keeps_axes=keepdims)
+    if x.dtype.is_integer and all(x.shape[a] for a in axes):
+        return multiply_halves(graph, x, axis, keepdims)
+    return _product(graph, x, axis, keepdims)
+
+
+def multiply_halves(graph: Graph, x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """Multiplies the elements along axes of known sizes, by products of halves.
+
+    Raises:
+      NoOperationError: a size is open.
+    """
+    axes, _ = _reduced_shape(x, axis, keeps_axes=keepdims)
+    for place in axes:
+        size = x.shape[place]
+        if not size:
+            raise NoOperationError("ONNX has no product along an open or empty axis for this dtype")
+        before = (slice(None),) * place
+        while size > 1:
+            half = size // 2
+            low, high = x[(*before, slice(half))], x[(*before, slice(half, 2 * half))]
+            pairs = graph.make("multiply", low, high)
+            odd = [x[(*before, slice(2 * half, None))]] if size % 2 else []
+            x = graph.make("concat", [pairs, *odd], place) if odd else pairs
+            size = half + len(odd)
+    return x if keepdims else graph.make("squeeze", x, axes)
 
 
 def _reduction_of_flags(name: str, operation: str) -> Callable[..., Tensor]:
@@ -90,6 +145,9 @@ def _arg(name: str, operation: str) -> Callable[..., Tensor]:
     @function(name)
     def call(graph: Graph, x: Tensor, axis: int = 0, output_type: DType | None = None) -> Tensor:
         (place,), shape = _reduced_shape(x, axis, keeps_axes=False)
+        if x.dtype.is_unsigned and x.dtype.size == 8:
+            sign = graph.constant(np.array(1 << 63, np.uint64))
+            x = cast(graph, elementwise(graph, "BitwiseXor", x, sign), _INT64)
         within = find_kernel(operation, x.dtype)
         operand = cast(graph, x, within)
         result = graph.add(operation, [operand], _INT64, shape, axis=place, keepdims=0)
@@ -141,8 +199,6 @@ def _norm(graph: Graph, x: Tensor, axis: int, keepdims: bool = False) -> Tensor:
 
 
 FUNCTIONS = (
-    _reduction("reduce_sum", "ReduceSum", keeps_bits=True),
-    _reduction("reduce_prod", "ReduceProd", keeps_bits=True),
     _reduction("reduce_mean", "ReduceMean"),
     _reduction_of_flags("reduce_all", "ReduceMin"),
     _reduction_of_flags("reduce_any", "ReduceMax"),
