@@ -20,28 +20,32 @@ from jax2tf_bridge import Signature, Target, save
 from tests.consumers.exchange import write_arrays, write_call_facts
 from tests.models.export_litert import answers
 from tests.models.export_models import export, named
-from tests.models.model import Model
+from tests.models.model import Built, Model
 
 
-def _write(model: Model, folder: Path) -> None:
-    folder.mkdir()
-    built = model.build()
+def with_other_names(built: Built) -> Built:
+    """Returns a model whose results have no names of inputs; converted graphs cannot have both."""
 
     def function(*args: Any) -> Any:
-        # An output with the name of an input is lost in both.
         results = built.function(*args)
         names = {"x": "x_after"} if isinstance(results, dict) else {}
         return {names.get(k, k): v for k, v in results.items()} if names else results
 
     functools.update_wrapper(function, built.function)
+    return replace(built, function=function)
+
+
+def _write(model: Model, folder: Path) -> None:
+    folder.mkdir()
+    built = with_other_names(model.build())
     signature = Signature(
-        function, args=built.example, polymorphic_shapes=list(model.polymorphic_shapes)
+        built.function, args=built.example, polymorphic_shapes=list(model.polymorphic_shapes)
     )
     saved = save(folder / "model", signature, params=built.params, target=Target.converters())
     (served,) = saved.signatures.values()
     calls = [built.example, *built.calls]
     for i, args in enumerate(calls):
-        write_arrays(folder / f"call-{i}.npz", answers(replace(built, function=function), args))
+        write_arrays(folder / f"call-{i}.npz", answers(built, args))
     write_call_facts(folder, [*served.inputs], [*served.outputs], len(calls), model.tolerance)
 
 

@@ -186,8 +186,7 @@ def test_floats(dtype: str, tmp_path: Path) -> None:
         del functions["erf"]
     got, want = _compute(tmp_path, functions, x)
     _assert_near(got, want, _TOLERANCES[dtype])
-    zeros = ("sin", "tan", "arcsin", "sinh", "tanh", "sqrt", "floor", "rint", "trunc")
-    for name in zeros:
+    for name in ("sin", "tan", "tanh", "sqrt", "floor", "rint", "trunc"):
         signs = [np.signbit(array[name][:2]).tolist() for array in (got, want)]
         assert signs[0] == signs[1], name
 
