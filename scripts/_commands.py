@@ -48,6 +48,7 @@ OLDEST_PINS = (
     "google-crc32c==1.5.0",
     "fsspec==2024.2.0",
     "orbax-checkpoint==0.11.30",
+    "onnx==1.18.0",
     "flatbuffers==24.3.25",
     "msgpack==1.0.8",
     "tqdm==4.66.0",

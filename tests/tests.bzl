@@ -16,6 +16,8 @@ _THIRD_PARTIES = _PURE + [
     "@pypi//keras",
     "@pypi//ml_dtypes",
     "@pypi//msgpack",
+    "@pypi//onnx",
+    "@pypi//onnxruntime",
     "@pypi//optax",
     "@pypi//orbax_checkpoint",
     "@pypi//orbax_export",

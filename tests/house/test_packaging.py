@@ -77,8 +77,8 @@ def _third_parties(*folders: str) -> dict[str, str]:
 
 def test_packages_import_only_what_is_declared() -> None:
     declared = _names(PROJECT["dependencies"]) | _names(["jax2tf-bridge[all,beam,tensorflow]"])
-    # The runtimes of verify are for those who have them.
-    declared |= {"ai_edge_litert", "onnx", "onnxruntime", "openvino"}
+    # The runtimes of verify and save_onnx are for those who have them.
+    declared |= {"ai_edge_litert", "onnxruntime", "openvino"}
     for name, place in _third_parties("jax2tf_bridge", "shape_poly").items():
         assert name in declared, f"{place}: {name} is not in pyproject.toml"
 
@@ -92,7 +92,7 @@ def test_what_is_declared_is_imported() -> None:
 def test_tests_import_only_what_the_test_extra_brings() -> None:
     declared = _names(PROJECT["dependencies"]) | _names(["jax2tf-bridge[all,tensorflow,test]"])
     # The environments that tests/consumers and tests/serving make have these.
-    declared |= {"ai_edge_litert", "onnxruntime", "openvino", "pyarrow", "tf2onnx"}
+    declared |= {"ai_edge_litert", "openvino", "pyarrow", "tf2onnx"}
     for name, place in _third_parties("tests").items():
         assert name in declared, f"{place}: {name} is not in the extra 'test'"
 
@@ -128,6 +128,7 @@ def test_extras_are_the_documented_ones() -> None:
             "demo",
             "dev",
             "jax",
+            "onnx",
             "orbax",
             "parallel",
             "storage",
@@ -136,7 +137,7 @@ def test_extras_are_the_documented_ones() -> None:
             "test",
         )
     }
-    for extra in ("jax", "parallel", "crc32c", "storage", "orbax"):
+    for extra in ("jax", "parallel", "crc32c", "storage", "orbax", "onnx"):
         assert _names(EXTRAS["all"]) >= _names(EXTRAS[extra])
 
 
@@ -159,7 +160,7 @@ def test_oldest_that_is_tested_is_the_oldest_that_is_allowed() -> None:
     with_tensorflow = ("ml-dtypes", "numpy")
     plain = [d for d in PROJECT["dependencies"] if not d.startswith(with_tensorflow)]
     extras = [
-        d for e in ("jax", "parallel", "crc32c", "storage", "orbax") for d in EXTRAS[e] if ">=" in d
+        d for e in ("jax", "parallel", "crc32c", "storage", "orbax", "onnx") for d in EXTRAS[e] if ">=" in d
     ]
     assert extras + plain == [pin.replace("==", ">=") for pin in pinned]
 
