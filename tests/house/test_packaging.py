@@ -160,7 +160,10 @@ def test_oldest_that_is_tested_is_the_oldest_that_is_allowed() -> None:
     with_tensorflow = ("ml-dtypes", "numpy")
     plain = [d for d in PROJECT["dependencies"] if not d.startswith(with_tensorflow)]
     extras = [
-        d for e in ("jax", "parallel", "crc32c", "storage", "orbax", "onnx") for d in EXTRAS[e] if ">=" in d
+        d
+        for e in ("jax", "parallel", "crc32c", "storage", "orbax", "onnx")
+        for d in EXTRAS[e]
+        if ">=" in d
     ]
     assert extras + plain == [pin.replace("==", ">=") for pin in pinned]
 
