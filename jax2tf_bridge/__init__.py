@@ -24,7 +24,8 @@ _PACKAGES = (
         "litert",
         "loading",
     ),
-    *("parallel", "portable", "publishing", "saving", "serve_checking", "verifying", "weights"),
+    *("parallel", "portable", "publishing", "saving", "serve_checking", "signatures"),
+    *("to_onnx", "verifying", "weights"),
 )
 _NAMES = {
     "c_library": ("compile_library", "load_library"),

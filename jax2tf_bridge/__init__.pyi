@@ -14,6 +14,8 @@ from jax2tf_bridge import portable as portable
 from jax2tf_bridge import publishing as publishing
 from jax2tf_bridge import saving as saving
 from jax2tf_bridge import serve_checking as serve_checking
+from jax2tf_bridge import signatures as signatures
+from jax2tf_bridge import to_onnx as to_onnx
 from jax2tf_bridge import verifying as verifying
 from jax2tf_bridge import weights as weights
 from jax2tf_bridge._version import __version__ as __version__
