@@ -61,13 +61,15 @@ def _reduce_sum(graph: Graph, value: Any, axis: Any = None, keepdims: bool = Fal
     if x.dtype.size < 8:
         return cast(graph, _sum(graph, cast(graph, x, _INT64), axis, keepdims), x.dtype)
     bits = cast(graph, x, DTYPES["uint64"])
-    parts = [graph.make("bitwise.bitwise_and", bits, graph.constant(np.uint64(0xFFFFFFFF)))]
-    parts.append(graph.make("bitwise.right_shift", bits, graph.constant(np.uint64(32))))
+    parts = [
+        graph.make("bitwise.bitwise_and", bits, graph.constant(np.array(0xFFFFFFFF, np.uint64)))
+    ]
+    parts.append(graph.make("bitwise.right_shift", bits, graph.constant(np.array(32, np.uint64))))
     low, high = (
         cast(graph, _sum(graph, cast(graph, part, _INT64), axis, keepdims), bits.dtype)
         for part in parts
     )
-    high = graph.make("bitwise.left_shift", high, graph.constant(np.uint64(32)))
+    high = graph.make("bitwise.left_shift", high, graph.constant(np.array(32, np.uint64)))
     return cast(graph, elementwise(graph, "Add", low, high), x.dtype)
 
 
