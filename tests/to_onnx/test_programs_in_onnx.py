@@ -75,3 +75,13 @@ def test_values_are_those_of_jax(each: Exported, tmp_path: Path) -> None:
 
 def test_the_sample_and_the_refused_programs_exist() -> None:
     assert {*_SAMPLE, *REFUSED} <= {each.name for each in (*EXPORTED, INFINITIES)}
+
+
+@pytest.mark.checkout
+def test_the_page_has_how_many_programs_run() -> None:
+    page = Path(__file__).parents[2] / "docs" / "onnx-and-openvino.md"
+    text = page.read_text()
+    for is_case, title in ((False, "programs"), (True, "cases of the shape corpus")):
+        names = {e.name for e in EXPORTED if e.name.startswith("case-") == is_case}
+        row = f"| {title} | {len(names)} | {len(names - REFUSED.keys())} | "
+        assert row in text
