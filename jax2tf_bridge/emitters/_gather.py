@@ -27,9 +27,11 @@ from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Scope
 from jax2tf_bridge.emitters._shapes import (
     broadcast,
+    pad_to,
     product,
     reshape,
     slice_array,
+    take_first,
     transpose,
 )
 from jax2tf_bridge.emitters._sizes import fill_sizes
@@ -168,10 +170,13 @@ def _take_at_vectors(
     """Takes elements or rows by index vectors, whose components are indices of `axes`."""
     rest = [axis for axis in range(array.rank) if axis not in axes]
     array = transpose(scope, array, [*axes, *rest])
-    tensor = ops.gather_nd(scope.tensor(array), vectors)
+    # GatherNd fails if the rows are empty.
+    padded = pad_to(scope, array, [*(0 for _ in axes), *(1 for _ in rest)])
+    tensor = ops.gather_nd(scope.tensor(padded), vectors)
+    made = scope.new_array(tensor, array.element, (*slices.grid, *padded.sizes[len(axes) :]))
     sizes = (*slices.grid, *array.sizes[len(axes) :])
     places = [*slices.grid_axes, *(slices.window_axes.get(axis) for axis in rest)]
-    return scope.new_array(tensor, array.element, sizes), places
+    return take_first(scope, made, sizes), places
 
 
 def _progression(index: Array) -> tuple[int, int] | None:

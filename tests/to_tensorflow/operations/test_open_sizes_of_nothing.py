@@ -119,3 +119,17 @@ def test_values_are_those_of_jax(name: str) -> None:
         found = tf.nest.flatten(graph(x, *others))
         for one, other in zip(found, jax.tree.leaves(jax.jit(f)(x, *others)), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_rows_without_elements_at_pairs_of_indices() -> None:
+    """GatherNd fails for rows without elements, of which there are half as many as elements."""
+
+    def pairs(x: Any, i: Any) -> Any:
+        return x[..., : x.shape[2] // 2][i, i]
+
+    function = export(
+        pairs, polymorphic_shapes=["(b, b, b)", "(n,)"], target=Target.widest(xla=False)
+    )(np.ones((4, 4, 4), np.float32), np.arange(3))
+    for size in (1, 3):
+        x, i = np.ones((size,) * 3, np.float32), np.zeros(2, np.int32)
+        np.testing.assert_array_equal(to_tf(function)(x, i), pairs(x, i))
