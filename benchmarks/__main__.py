@@ -34,6 +34,7 @@ BENCHMARKS: Mapping[str, Sequence[str]] = {
     "models": ("models",),
     "training": ("training",),
     "ahead_of_time": ("ahead_of_time",),
+    "browser": ("browser",),
 }
 """Module and options of each benchmark, by its name on the command line."""
 

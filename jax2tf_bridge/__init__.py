@@ -25,7 +25,7 @@ _PACKAGES = (
         "loading",
     ),
     *("parallel", "portable", "publishing", "saving", "serve_checking", "signatures"),
-    *("to_onnx", "verifying", "weights"),
+    *("tfjs", "to_onnx", "verifying", "weights"),
 )
 _NAMES = {
     "c_library": ("compile_library", "load_library"),
@@ -55,6 +55,7 @@ _NAMES = {
     "signatures": ("Padding", "Processing", "Signature"),
     "stablehlo": ("from_stablehlo",),
     "targets": ("Target",),
+    "tfjs": ("save_tfjs",),
     "to_onnx": ("save_onnx",),
     "to_tensorflow": ("to_tf",),
     "verifying": ("verify",),
@@ -67,7 +68,9 @@ _HOMES = {name: package for package, names in _NAMES.items() for name in names} 
 }
 _NEEDED = {
     **dict.fromkeys(("from_jax", "loading", "parallel"), ("jax",)),
-    **dict.fromkeys(("keras", "litert", "saving", "scoring", "to_tensorflow"), ("tensorflow",)),
+    **dict.fromkeys(
+        ("keras", "litert", "saving", "scoring", "tfjs", "to_tensorflow"), ("tensorflow",)
+    ),
     **dict.fromkeys(("calling_tf", "verifying"), ("jax", "tensorflow")),
     **dict.fromkeys(
         ("compile_library", "publish", "save", "split_to_logical_devices"), ("tensorflow",)

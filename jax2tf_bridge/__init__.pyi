@@ -15,6 +15,7 @@ from jax2tf_bridge import publishing as publishing
 from jax2tf_bridge import saving as saving
 from jax2tf_bridge import serve_checking as serve_checking
 from jax2tf_bridge import signatures as signatures
+from jax2tf_bridge import tfjs as tfjs
 from jax2tf_bridge import to_onnx as to_onnx
 from jax2tf_bridge import verifying as verifying
 from jax2tf_bridge import weights as weights
@@ -70,6 +71,7 @@ from jax2tf_bridge.signatures import Processing as Processing
 from jax2tf_bridge.signatures import Signature as Signature
 from jax2tf_bridge.stablehlo import from_stablehlo as from_stablehlo
 from jax2tf_bridge.targets import Target as Target
+from jax2tf_bridge.tfjs import save_tfjs as save_tfjs
 from jax2tf_bridge.to_onnx import save_onnx as save_onnx
 from jax2tf_bridge.to_tensorflow import to_tf as to_tf
 from jax2tf_bridge.verifying import verify as verify

@@ -1,4 +1,4 @@
-"""`jax2tf-bridge litert`, `onnx` and `weights`: write models and weights in other formats."""
+"""`jax2tf-bridge litert`, `tfjs`, `onnx` and `weights`: write other formats."""
 
 from __future__ import annotations
 
@@ -55,6 +55,17 @@ examples:
   jax2tf-bridge onnx predict.jaxfn --params weights.msgpack -o predict.onnx
   jax2tf-bridge onnx classify=classify.jaxfn embed=embed.jaxfn --params weights.msgpack \\
       -o models"""
+
+_TFJS = """\
+Writes functions in files, or the signatures of a SavedModel, as graph models of TensorFlow.js.
+Needs TensorFlow, not JAX."""
+
+_TFJS_EXAMPLES = """\
+examples:
+  jax2tf-bridge tfjs predict.jaxfn -o web/model
+  jax2tf-bridge tfjs predict/1 -o web/model --quantize float16
+  jax2tf-bridge tfjs classify=classify.jaxfn embed=embed.jaxfn --params weights.msgpack \\
+      -o web/model"""
 
 _WEIGHTS = """\
 Writes the weights of a SavedModel, or of a file of safetensors, as a msgpack file that JAX and Flax
@@ -152,6 +163,49 @@ def _read_functions(options: argparse.Namespace) -> AnyPath | dict[str, Portable
     functions = {name: read_function(path) for name, path in map_signatures(files).items()}
     check_updates(options, functions)
     return functions
+
+
+def _add_tfjs_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "file",
+        nargs="+",
+        type=named_path,
+        metavar=NAMED_PATH,
+        help="a file that export wrote; with several files, each needs the name of its signature; "
+        "or the folder of a SavedModel",
+    )
+    add_output(parser, "FOLDER", "the folder to write")
+    parser.add_argument(
+        "--params",
+        type=as_path,
+        metavar="WEIGHTS",
+        help="a msgpack or safetensors file: the functions' first argument, shared by all of them",
+    )
+    parser.add_argument(
+        "--quantize",
+        choices=("float16", "uint16", "uint8"),
+        help="the dtype of stored float32 weights",
+    )
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace the model in the folder, if there is one"
+    )
+    parser.set_defaults(updates_params=(), weight_signatures=())
+
+
+def _write_tfjs(options: argparse.Namespace, console: Console) -> None:
+    functions = _read_functions(options)
+    with console.loading("TensorFlow", "tfjs"):
+        from jax2tf_bridge.tfjs import save_tfjs
+    with console.step(f"converting to {options.output}"):
+        model = save_tfjs(
+            options.output,
+            functions,
+            params=options.params,
+            quantize=options.quantize,
+            overwrite=options.overwrite,
+        )
+    for line in str(model).splitlines():
+        print(printable(line))
 
 
 def _read_samples(file: AnyPath) -> list[Mapping[str, Any]]:
@@ -261,6 +315,14 @@ LITERT = Command(
     _LITERT_EXAMPLES,
     _add_litert_options,
     _write_litert,
+)
+TFJS = Command(
+    "tfjs",
+    "write a TensorFlow.js model",
+    _TFJS,
+    _TFJS_EXAMPLES,
+    _add_tfjs_options,
+    _write_tfjs,
 )
 ONNX = Command(
     "onnx",

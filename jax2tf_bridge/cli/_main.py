@@ -56,6 +56,7 @@ _COMMANDS = (
     _versions.PROMOTE,
     _conversions.LITERT,
     _conversions.ONNX,
+    _conversions.TFJS,
     _compile.COMMAND,
     _conversions.WEIGHTS,
     _inspect.COMMAND,

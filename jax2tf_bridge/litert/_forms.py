@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -20,7 +19,6 @@ from jax2tf_bridge.litert._kernels import (
     FROM_UINT64,
     KERNELS,
     SCATTERS,
-    Kernel,
     compute_in,
     convert,
     correlate,
@@ -29,23 +27,16 @@ from jax2tf_bridge.litert._kernels import (
     to_uint64,
     update_slice,
 )
-from jax2tf_bridge.to_tensorflow import find_op_definition, get_dynamic_update_slice
-
-
-@dataclass(frozen=True)
-class Form:
-    """Replacement of an operation.
-
-    Attributes:
-      kernel: computes the result from the inputs.
-      inputs: the dtypes of the inputs.
-      output: the name of the result in the operation's definition.
-    """
-
-    kernel: Kernel
-    inputs: tuple[tf.DType, ...]
-    output: str
-
+from jax2tf_bridge.to_tensorflow import (
+    Form,
+    Kernel,
+    find_attribute,
+    find_node_dtype,
+    find_op_definition,
+    get_dynamic_update_slice,
+    list_arguments,
+    make_form,
+)
 
 _REPLACEMENTS: Mapping[tf.DType, tf.DType] = MappingProxyType(
     {
@@ -102,18 +93,17 @@ def form_of(node: Any, makers: Mapping[str, Any], *, is_behind_transpose: bool) 
     kernel = None if output.number_attr else _find_kernel(node, makers)
     if is_behind_transpose:
         if kernel is None and node.op in _ORDERED:
-            kernel = _compute_node_in(_dtype(node, "T"), node, "T")
+            kernel = _compute_node_in(find_node_dtype(node, "T"), node, "T")
         # The operands of BroadcastTo are an array and a shape.
         kernel = kernel and (kernel if node.op == "BroadcastTo" else _reshape_before(kernel))
     if kernel is None:
         return None
-    inputs = tuple(_argument_dtype(node, argument) for argument in _arguments(node, definition))
-    return Form(kernel, inputs, output.name)
+    return make_form(node, kernel)
 
 
 def _find_kernel(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
     data = "Tparams" if "Tparams" in node.attr else "T"
-    dtype = _dtype(node, data)
+    dtype = find_node_dtype(node, data)
     if node.op in _SPECIAL:
         kernel = _SPECIAL[node.op](node, makers)
     else:
@@ -137,34 +127,6 @@ def copy_form(dtype: tf.DType) -> Form | None:
     return Form(compute_in(replacement, copy), (dtype,), "output")
 
 
-def _attribute(node: Any, name: str) -> Any:
-    """Returns an attribute; a SavedModel omits attributes with default values."""
-    if name in node.attr:
-        return node.attr[name]
-    definition = find_op_definition(node.op)
-    defaults = () if definition is None else definition.attr
-    empty = tf.compat.v1.AttrValue()
-    return next((each.default_value for each in defaults if each.name == name), empty)
-
-
-def _dtype(node: Any, attribute: str) -> tf.DType | None:
-    number = _attribute(node, attribute).type
-    return tf.as_dtype(number) if number else None
-
-
-def _arguments(node: Any, definition: Any) -> list[Any]:
-    """Returns the argument of the operation's definition to which each input belongs."""
-    return [
-        argument
-        for argument in definition.input_arg
-        for _ in range(_attribute(node, argument.number_attr).i if argument.number_attr else 1)
-    ]
-
-
-def _argument_dtype(node: Any, argument: Any) -> tf.DType:
-    return _dtype(node, argument.type_attr) if argument.type_attr else tf.as_dtype(argument.type)
-
-
 def _compute_node_in(dtype: tf.DType, node: Any, data: str) -> Kernel:
     """Makes a kernel that runs a node's operation in another dtype for the attribute `data`."""
     own = SCATTERS.get(node.op) or KERNELS.get(dtype, {}).get(node.op)
@@ -173,7 +135,7 @@ def _compute_node_in(dtype: tf.DType, node: Any, data: str) -> Kernel:
         definition = find_op_definition(node.op)
         operands = [
             convert(tensor, dtype) if argument.type_attr == data else tensor
-            for argument, tensor in zip(_arguments(node, definition), tensors, strict=True)
+            for argument, tensor in zip(list_arguments(node, definition), tensors, strict=True)
         ]
         if own is None:
             attributes = {name: node.attr[name] for name in node.attr if name[0] != "_"}
@@ -183,7 +145,7 @@ def _compute_node_in(dtype: tf.DType, node: Any, data: str) -> Kernel:
         else:
             result = own(*operands)
         is_data = definition.output_arg[0].type_attr == data
-        return convert(result, _dtype(node, data)) if is_data else result
+        return convert(result, find_node_dtype(node, data)) if is_data else result
 
     return kernel
 
@@ -199,20 +161,20 @@ def _reshape_before(kernel: Kernel) -> Kernel:
 
 
 def _cast(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
-    source, result = _dtype(node, "SrcT"), _dtype(node, "DstT")
+    source, result = find_node_dtype(node, "SrcT"), find_node_dtype(node, "DstT")
     if source == tf.uint64:
         return FROM_UINT64.get(result)
     return to_uint64 if result == tf.uint64 else None
 
 
 def _filter_gradient(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
-    padding = _attribute(node, "padding").s.decode()
-    strides = list(_attribute(node, "strides").list.i)
-    dilations = set(_attribute(node, "dilations").list.i)
+    padding = find_attribute(node, "padding").s.decode()
+    strides = list(find_attribute(node, "strides").list.i)
+    dilations = set(find_attribute(node, "dilations").list.i)
     maker = makers.get(node.input[1].partition(":")[0])
     if maker is None or maker.op != "Const" or padding == "EXPLICIT" or dilations - {1}:
         return None
-    if _dtype(node, "T") != tf.float32 or _attribute(node, "data_format").s == b"NCHW":
+    if find_node_dtype(node, "T") != tf.float32 or find_attribute(node, "data_format").s == b"NCHW":
         return None
     sizes = tf.make_ndarray(maker.attr["value"].tensor)[:2].tolist()
     return functools.partial(correlate, sizes=sizes, strides=strides[1:3], padding=padding)
@@ -220,7 +182,7 @@ def _filter_gradient(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
 
 def _erfc(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
     """Returns the kernel of erfc; None for erfc(x / sqrt(2)) in float32, which becomes a GELU."""
-    dtype = _dtype(node, "T")
+    dtype = find_node_dtype(node, "T")
     if dtype != tf.float32 or _is_scaled(node.input[0], makers, np.sqrt(0.5)):
         return None
     return KERNELS[dtype][node.op]
@@ -241,18 +203,18 @@ def _is_scaled(name: str, makers: Mapping[str, Any], factor: float) -> bool:
 
 
 def _product(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
-    if _dtype(node, "T") != tf.int32:
+    if find_node_dtype(node, "T") != tf.int32:
         return None
     in_batches = node.op != "MatMul"
     flags = ("adj_x", "adj_y") if in_batches else ("transpose_a", "transpose_b")
-    left, right = (_attribute(node, name).b for name in flags)
+    left, right = (find_attribute(node, name).b for name in flags)
     return functools.partial(multiply_int32, in_batches=in_batches, left=left, right=right)
 
 
 def _squeeze(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
     """Replaces a squeeze of a transpose, which the converter itself rejects."""
     maker = makers.get(node.input[0].partition(":")[0])
-    axes = list(_attribute(node, "squeeze_dims").list.i)
+    axes = list(find_attribute(node, "squeeze_dims").list.i)
     if not axes or maker is None or maker.op != "Transpose":
         return None
     return functools.partial(squeeze_by_reshape, axes=axes)
@@ -262,8 +224,8 @@ def _update(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
     """Returns the kernel of a dynamic update of a slice."""
     write = get_dynamic_update_slice()
     masks = ("begin_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
-    has_masks = any(_attribute(node, mask).i for mask in masks)
-    if write is None or _dtype(node, "Index") != tf.int32 or has_masks:
+    has_masks = any(find_attribute(node, mask).i for mask in masks)
+    if write is None or find_node_dtype(node, "Index") != tf.int32 or has_masks:
         return None
     return functools.partial(update_slice, write)
 

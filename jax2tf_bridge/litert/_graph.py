@@ -13,8 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge.litert._forms import Form, copy_form, form_of
-from jax2tf_bridge.to_tensorflow import remove_operations
+from jax2tf_bridge.litert._forms import copy_form, form_of
+from jax2tf_bridge.to_tensorflow import FormFunctions, remove_operations
 
 _LOCKS = ("MutexV2", "MutexLock", "ConsumeMutexLock")
 """Locks of a model's weights. LiteRT has none, and runs one call at a time."""
@@ -28,7 +28,7 @@ def with_built_ins(graph: Any) -> None:
       graph: a GraphDef, which is changed in place.
     """
     remove_operations(graph, _LOCKS)
-    functions = _Functions(graph)
+    functions = FormFunctions(graph, "litert")
     bodies = [graph.node, *(function.node_def for function in graph.library.function)]
     loops = {node.attr["body"].func.name for nodes in bodies for node in nodes if node.op in _LOOPS}
     for nodes in bodies:
@@ -39,7 +39,7 @@ def with_built_ins(graph: Any) -> None:
     graph.library.function.extend(functions.definitions)
 
 
-def _replace_nodes(nodes: Any, functions: _Functions) -> None:
+def _replace_nodes(nodes: Any, functions: FormFunctions) -> None:
     makers = {node.name: node for node in nodes}
     transposed = {
         node.name
@@ -49,14 +49,8 @@ def _replace_nodes(nodes: Any, functions: _Functions) -> None:
     for node in nodes:
         is_transposed = node.name in transposed
         form = form_of(node, makers, is_behind_transpose=is_transposed)
-        if form is None:
-            continue
-        attributes = {k: v.SerializeToString() for k, v in node.attr.items() if k[0] != "_"}
-        key = (node.op, is_transposed, *sorted(attributes.items()))
-        # The name of a function in place of an operation's is a call of the function.
-        node.op = functions.name_of(key, form)
-        for name in attributes:
-            del node.attr[name]
+        if form is not None:
+            functions.replace(node, form, is_transposed)
 
 
 _ON_ELEMENTS = frozenset(
@@ -93,28 +87,10 @@ def _is_behind_transpose(node: Any, makers: Mapping[str, Any]) -> bool:
     return False
 
 
-class _Functions:
-    """Cache of the functions that were made for the forms in a graph."""
-
-    def __init__(self, graph: Any) -> None:
-        self._taken = {function.signature.name for function in graph.library.function}
-        self._names: dict[tuple[Any, ...], str] = {}
-        self.definitions: list[Any] = []
-
-    def name_of(self, key: tuple[Any, ...], form: Form) -> str:
-        """Returns the name of the function for a key; it contains the key's first part."""
-        if key not in self._names:
-            name = f"litert_{len(self._names)}_{key[0]}"
-            assert name not in self._taken, "TensorFlow names functions otherwise"
-            self._names[key] = name
-            self.definitions += _definitions(name, form)
-        return self._names[key]
-
-
 _SAME = ("Identity", "IdentityN")
 
 
-def _copy_moved_variables(function: Any, functions: _Functions) -> None:
+def _copy_moved_variables(function: Any, functions: FormFunctions) -> None:
     """Inserts copies of loop variables that a loop's body returns as other variables.
 
     LiteRT writes the results of a body into its variables one by one, so a variable that is also a
@@ -132,20 +108,3 @@ def _copy_moved_variables(function: Any, functions: _Functions) -> None:
         copied = function.node_def.add(name=f"litert_copy_{place}", input=[source])
         copied.op = functions.name_of(("copy", result.type), form)
         function.ret[result.name] = f"{copied.name}:{form.output}:0"
-
-
-def _definitions(name: str, form: Form) -> list[Any]:
-    """Makes the definition of a function with this name, and of those that it calls."""
-
-    def call(*tensors: tf.Tensor) -> tf.Tensor:
-        return form.kernel(*tensors)
-
-    specs = [tf.TensorSpec(None, dtype) for dtype in form.inputs]
-    concrete = tf.function(call, input_signature=specs, autograph=False).get_concrete_function()
-    definition = concrete.function_def
-    definition.signature.name = name
-    # Others find the result by the name that it has in the operation's definition.
-    (result,) = definition.signature.output_arg
-    definition.ret[form.output] = definition.ret.pop(result.name)
-    result.name = form.output
-    return [definition, *concrete.graph.as_graph_def().library.function]

@@ -9,15 +9,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.emitters import expm1, lgamma, next_after
-
-Kernel: TypeAlias = Callable[..., tf.Tensor]
-"""Function of the operation's inputs."""
+from jax2tf_bridge.to_tensorflow import Kernel
 
 _MIN_INT32 = -(2**31)
 

@@ -24,6 +24,13 @@ from jax2tf_bridge.to_tensorflow._dtypes import cast_if_needed as cast_if_needed
 from jax2tf_bridge.to_tensorflow._dtypes import is_in_range as is_in_range
 from jax2tf_bridge.to_tensorflow._dtypes import op_dtype as op_dtype
 from jax2tf_bridge.to_tensorflow._dtypes import static_shape as static_shape
+from jax2tf_bridge.to_tensorflow._forms import Form as Form
+from jax2tf_bridge.to_tensorflow._forms import FormFunctions as FormFunctions
+from jax2tf_bridge.to_tensorflow._forms import Kernel as Kernel
+from jax2tf_bridge.to_tensorflow._forms import find_attribute as find_attribute
+from jax2tf_bridge.to_tensorflow._forms import find_node_dtype as find_node_dtype
+from jax2tf_bridge.to_tensorflow._forms import list_arguments as list_arguments
+from jax2tf_bridge.to_tensorflow._forms import make_form as make_form
 from jax2tf_bridge.to_tensorflow._function import to_tf
 from jax2tf_bridge.to_tensorflow._gradient import StoredGradients as StoredGradients
 from jax2tf_bridge.to_tensorflow._gradient import call_flat as call_flat
@@ -41,6 +48,7 @@ from jax2tf_bridge.to_tensorflow._sharding import (
     split_to_logical_devices as split_to_logical_devices,
 )
 from jax2tf_bridge.to_tensorflow._tf_compat import find_op_definition as find_op_definition
+from jax2tf_bridge.to_tensorflow._tf_compat import freeze as freeze
 from jax2tf_bridge.to_tensorflow._tf_compat import (
     get_dynamic_update_slice as get_dynamic_update_slice,
 )

@@ -61,6 +61,12 @@ _WITHOUT_VALUE = SeamName(
     "2.15 to 2.22",
     "while a model is saved, memory holds its weights a second time",
 )
+_FREEZE = SeamName(
+    "tensorflow.python.framework.convert_to_constants",
+    "convert_variables_to_constants_v2",
+    "2.15 to 2.22",
+    "no TensorFlow.js model can be written: ModuleError",
+)
 _LOGICAL_DEVICES = "tensorflow.python.compiler.xla.experimental.xla_sharding"
 _TILE = SeamName(_LOGICAL_DEVICES, "tile", "2.15 to 2.22", "no tensor can be split: ShardingError")
 _REPLICATE = SeamName(
@@ -89,6 +95,7 @@ SEAM: Sequence[SeamName] = (
     _OP_DEFINITIONS,
     _STOP_RECORDING,
     _WITHOUT_VALUE,
+    _FREEZE,
 )
 LOGICAL_DEVICES_SEAM: Sequence[SeamName] = (_TILE, _REPLICATE)
 """Names that only `annotate_logical_devices` uses."""
@@ -193,6 +200,23 @@ def find_op_definition(kind: str) -> Any:
     """Returns the OpDef of a kind of operation; None if this TF lacks it or its registry."""
     get = _OP_DEFINITIONS.get()
     return None if get is None else get(kind)
+
+
+def freeze(function: Any) -> Any:
+    """Returns a concrete function with constants for its variables, and without calls.
+
+    Loops and branches stay calls of functions.
+
+    Raises:
+      ModuleError: this TF cannot do it.
+    """
+    convert = _FREEZE.get()
+    if convert is None:
+        raise ModuleError(
+            f"TensorFlow {tf.__version__} cannot replace variables by constants as 2.15 to 2.22 "
+            "can. Write TensorFlow.js models with one of these."
+        )
+    return convert(function, lower_control_flow=False, aggressive_inlining=True)
 
 
 def pause_recording() -> AbstractContextManager[Any]:

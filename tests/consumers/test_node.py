@@ -17,7 +17,7 @@ from scripts._env import ROOT
 from tests.consumers.conftest import Recorder
 from tests.consumers.exchange import OPERATIONS, Array, read_arrays
 from tests.consumers.harness import NEWEST_TENSORFLOW, Harness, NotAvailableError
-from tests.consumers.node_addon import BUILD, Node, call, install, node
+from tests.consumers.node_addon import BUILD, PACKAGE, Node, call, install, node
 from tests.consumers.one_by_one import take_errors
 from tests.house.snippets import python_program, snippets
 from tests.models.comparing import compare
@@ -176,8 +176,8 @@ def test_a_registry_out_of_reach_is_named(
     monkeypatch.setenv("npm_config_registry", "http://127.0.0.1:9/")
     monkeypatch.setenv("npm_config_cache", str(tmp_path / "cache"))
     with pytest.raises(NotAvailableError, match=r"cannot be reached \(ECONNREFUSED\)"):
-        install(installed, tmp_path / "packages")
+        install(installed, tmp_path / "packages", PACKAGE)
     monkeypatch.setenv("npm_config_offline", "true")
     with pytest.raises(RuntimeError, match="npm cannot install") as caught:
-        install(installed, tmp_path / "offline")
+        install(installed, tmp_path / "offline", PACKAGE)
     assert not isinstance(caught.value, NotAvailableError)

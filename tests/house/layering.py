@@ -21,7 +21,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("serving_requests",),
     ("colocated", "inspecting", "loading", "saving", "calling_tf", "jax_export", "stablehlo"),
     ("parallel", "verifying", "converting", "serve_checking", "scoring"),
-    ("keras", "litert", "to_onnx", "compat", "beam", "c_library"),
+    ("keras", "litert", "to_onnx", "tfjs", "compat", "beam", "c_library"),
     ("facade",),
     ("cli",),
 )
@@ -34,7 +34,9 @@ STANDS_ON: dict[str, frozenset[str]] = {
     **dict.fromkeys(("from_jax", "colocated", "loading", "jax_export"), JAX),
     "parallel": JAX,
     **dict.fromkeys(("to_tensorflow", "saving", "scoring", "beam"), TENSORFLOW),
-    **dict.fromkeys(("calling_tf", "converting", "keras", "litert", "verifying"), JAX | TENSORFLOW),
+    **dict.fromkeys(
+        ("calling_tf", "converting", "keras", "litert", "tfjs", "verifying"), JAX | TENSORFLOW
+    ),
 }
 """Requirements of packages: each imports only third parties and packages that need no more."""
 

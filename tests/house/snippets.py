@@ -18,7 +18,7 @@ SHELL = frozenset({"bash", "sh", "shell", "console"})
 # tests/serving Go and Java.
 OTHER = frozenset(
     {"", "text", "toml", "yaml", "json", "diff", "mermaid"}
-    | {"c", "cpp", "go", "java", "js", "kotlin"}
+    | {"c", "cpp", "go", "html", "java", "js", "kotlin"}
 )
 
 IN_ENGINES = frozenset({"on_beam.py", "on_ray.py", "on_spark.py"})

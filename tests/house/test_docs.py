@@ -42,7 +42,17 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-COMMANDS = {"export", "save", "publish", "litert", "weights", "inspect", "retarget", "verify"}
+COMMANDS = {
+    "export",
+    "save",
+    "publish",
+    "litert",
+    "tfjs",
+    "weights",
+    "inspect",
+    "retarget",
+    "verify",
+}
 COMMANDS |= {"versions", "rollback", "promote"}
 COMMANDS |= {"serve-check", "completion", "compile"}
 IDS = [page.relative_to(ROOT).as_posix() for page in PAGES]

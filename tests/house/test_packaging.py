@@ -92,7 +92,7 @@ def test_what_is_declared_is_imported() -> None:
 def test_tests_import_only_what_the_test_extra_brings() -> None:
     declared = _names(PROJECT["dependencies"]) | _names(["jax2tf-bridge[all,tensorflow,test]"])
     # The environments that tests/consumers and tests/serving make have these.
-    declared |= {"ai_edge_litert", "openvino", "pyarrow", "tf2onnx"}
+    declared |= {"ai_edge_litert", "coremltools", "openvino", "pyarrow", "tf2onnx"}
     for name, place in _third_parties("tests").items():
         assert name in declared, f"{place}: {name} is not in the extra 'test'"
 

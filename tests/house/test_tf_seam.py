@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import PortableFunction, Signature, Target, export, save, save_litert, to_tf
+from jax2tf_bridge import (
+    PortableFunction,
+    Signature,
+    Target,
+    export,
+    save,
+    save_litert,
+    save_tfjs,
+    to_tf,
+)
 from jax2tf_bridge.errors import ModuleError, SavingError, UnsupportedByTargetError
 from jax2tf_bridge.saving.weights import Weights
 
@@ -154,6 +163,17 @@ def _stop_recording(without: Callable[[], None], portable: PortableFunction) -> 
     assert "EmptyTensorList" in kinds()
 
 
+def _freeze(without: Callable[[], None], portable: PortableFunction) -> None:
+    def build() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            save_tfjs(f"{folder}/model", portable)
+
+    build()
+    without()
+    with pytest.raises(ModuleError, match="cannot replace variables by constants"):
+        build()
+
+
 def _without_value(without: Callable[[], None], portable: PortableFunction) -> None:
     function = export(lambda params, x: params["w"] * x)({"w": np.ones(3, np.float32)}, X[:, :3])
 
@@ -186,6 +206,7 @@ BEHAVIOURS: dict[str, Callable[[Callable[[], None], PortableFunction], None]] = 
     "get": _operation_definitions,
     "stop_recording": _stop_recording,
     "UninitializedVariable": _without_value,
+    "convert_variables_to_constants_v2": _freeze,
 }
 
 

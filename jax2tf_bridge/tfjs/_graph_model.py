@@ -1,0 +1,360 @@
+"""Writes frozen graphs as graph models of TensorFlow.js: JSON files, and shards of weights."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from jax2tf_bridge._version import __version__
+from jax2tf_bridge.tfjs._quantization import Quantize, quantize_array
+from jax2tf_bridge.tfjs._simplify import node_of, simplify
+
+SHARD_BYTES = 4 << 20
+"""Size of a file of weights; browsers keep files of this size in their caches."""
+
+_NAMES = {
+    tf.float32: "DT_FLOAT",
+    tf.int32: "DT_INT32",
+    tf.bool: "DT_BOOL",
+    tf.complex64: "DT_COMPLEX64",
+    tf.string: "DT_STRING",
+}
+
+
+_CONTROL_FLOW = frozenset({"If", "StatelessIf", "StatelessWhile", "While"})
+
+
+def tfjs_dtype(dtype: tf.DType) -> tf.DType:
+    """Returns the dtype of TensorFlow.js in which it has the numbers, or the bits, of a dtype."""
+    if dtype.is_floating:
+        return tf.float32
+    if dtype.is_complex:
+        return tf.complex64
+    return tf.int32 if dtype.is_integer else dtype
+
+
+@dataclass(frozen=True)
+class Port:
+    """Input or output of a graph.
+
+    Attributes:
+      tensor: the name of the tensor in the graph.
+      dtype: TensorFlow's dtype.
+      sizes: the sizes, -1 if open; None if the rank is unknown.
+    """
+
+    tensor: str
+    dtype: tf.DType
+    sizes: Sequence[int] | None
+
+
+@dataclass(frozen=True)
+class FrozenGraph:
+    """Graph of a signature, without variables.
+
+    Attributes:
+      graph: the GraphDef; it has no calls of functions, apart from those of loops and branches.
+      inputs, outputs: the inputs and outputs by name.
+    """
+
+    graph: Any
+    inputs: Mapping[str, Port]
+    outputs: Mapping[str, Port]
+
+    @property
+    def has_control_flow(self) -> bool:
+        """Returns whether it has a loop or branch, which TensorFlow.js runs asynchronously."""
+        return any(node.op in _CONTROL_FLOW for node in self.graph.node)
+
+
+@dataclass(frozen=True)
+class _Weight:
+    """Array of a graph, as it is stored.
+
+    Attributes:
+      name: the name of its node.
+      spec: its entry in the list of weights, without the name.
+      data: the bytes.
+    """
+
+    name: str
+    spec: Mapping[str, Any]
+    data: bytes
+
+
+def write_graph_models(
+    folder: Path, models: Mapping[str, FrozenGraph], quantize: Quantize | None
+) -> None:
+    """Writes models into a folder. Models share the arrays that are equal.
+
+    Args:
+      folder: an existing folder.
+      models: the graphs by the names of their JSON files.
+      quantize: how to store float32.
+    """
+    topologies: dict[str, Any] = {}
+    weights: dict[str, dict[bytes, _Weight]] = {}
+    for file, model in models.items():
+        topologies[file], arrays = _make_topology(model)
+        weights[file] = _by_content(_store(name, array, quantize) for name, array in arrays.items())
+    users: dict[bytes, tuple[str, ...]] = {}
+    for file, stored in weights.items():
+        users.update({key: (*users.get(key, ()), file) for key in stored})
+    groups: dict[tuple[str, ...], dict[bytes, bytes]] = {}
+    for stored in weights.values():
+        for key, weight in stored.items():
+            groups.setdefault(users[key], {})[key] = weight.data
+    shards = {
+        files: _write_shards(folder, number, list(contents.values()))
+        for number, (files, contents) in enumerate(groups.items(), 1)
+    }
+    for file, model in models.items():
+        manifest = [
+            {
+                "paths": shards[files],
+                "weights": [
+                    {"name": weights[file][key].name, **weights[file][key].spec} for key in contents
+                ],
+            }
+            for files, contents in groups.items()
+            if file in files
+        ]
+        described = {
+            "format": "graph-model",
+            "generatedBy": tf.__version__,
+            "convertedBy": f"jax2tf-bridge {__version__}",
+            "signature": {"inputs": _describe(model.inputs), "outputs": _describe(model.outputs)},
+            "userDefinedMetadata": {"structuredOutputKeys": list(model.outputs)},
+            "modelTopology": topologies[file],
+            "weightsManifest": manifest,
+        }
+        (folder / file).write_text(json.dumps(described, separators=(",", ":")))
+
+
+def _by_content(weights: Iterable[_Weight]) -> dict[bytes, _Weight]:
+    """Returns weights by digests of their contents; equal ones of a graph count as different."""
+    found: dict[bytes, _Weight] = {}
+    for weight in weights:
+        content = hashlib.sha256(json.dumps(weight.spec, sort_keys=True).encode())
+        content.update(weight.data)
+        key = content.digest()
+        while key in found:
+            key = hashlib.sha256(key).digest()
+        found[key] = weight
+    return found
+
+
+def _store(name: str, array: np.ndarray, quantize: Quantize | None) -> _Weight:
+    """Describes an array in a dtype of TensorFlow.js."""
+    if array.dtype.kind in "SO":
+        texts = [t if isinstance(t, bytes) else str(t).encode() for t in array.ravel().tolist()]
+        data = b"".join(len(text).to_bytes(4, "little") + text for text in texts)
+        return _Weight(name, {"shape": list(array.shape), "dtype": "string"}, data)
+    dtype = tfjs_dtype(tf.as_dtype(array.dtype))
+    if array.dtype.kind in "ui":
+        # Unsigned and longer integers keep their low bits.
+        array = array.astype(np.uint64).astype(np.uint32).view(np.int32)
+    array = array.astype(dtype.as_numpy_dtype)
+    spec: dict[str, Any] = {"shape": list(array.shape), "dtype": dtype.name}
+    if quantize is not None and dtype == tf.float32:
+        quantized = quantize_array(array, quantize)
+        if quantized is not None:
+            array, spec["quantization"] = quantized
+    return _Weight(name, spec, array.tobytes())
+
+
+def _write_shards(folder: Path, number: int, contents: Sequence[bytes]) -> list[str]:
+    """Writes arrays one after the other, and returns the names of the files."""
+    data = b"".join(contents)
+    count = max(1, -(-len(data) // SHARD_BYTES))
+    names = [f"group{number}-shard{i}of{count}.bin" for i in range(1, count + 1)]
+    for i, name in enumerate(names):
+        (folder / name).write_bytes(data[i * SHARD_BYTES : (i + 1) * SHARD_BYTES])
+    return names
+
+
+def _describe(tensors: Mapping[str, Port]) -> dict[str, Any]:
+    return {
+        name: {
+            "name": port.tensor,
+            "dtype": _NAMES[tfjs_dtype(port.dtype)],
+            "tensorShape": _shape(port.sizes),
+        }
+        for name, port in tensors.items()
+    }
+
+
+def _shape(sizes: Sequence[int] | None) -> dict[str, Any]:
+    if sizes is None:
+        return {"unknownRank": True}
+    return {"dim": [{"size": str(size)} for size in sizes]}
+
+
+# The graph.
+
+
+class _Constants:
+    """Constants of a graph and its functions; equal ones are one weight."""
+
+    def __init__(self) -> None:
+        self._names: dict[bytes, str] = {}
+        self.arrays: dict[str, np.ndarray] = {}
+
+    def add(self, nodes: Iterable[Any], scope: str = "") -> dict[str, str]:
+        """Returns the name of its weight for each constant among nodes."""
+        names = {}
+        for node in nodes:
+            if node.op == "Const":
+                tensor = node.attr["value"].tensor
+                name = self._names.setdefault(
+                    tensor.SerializeToString(deterministic=True), scope + node.name
+                )
+                names[node.name] = name
+                if name not in self.arrays:
+                    self.arrays[name] = tf.make_ndarray(tensor)
+        return names
+
+
+def _make_topology(model: FrozenGraph) -> tuple[dict[str, Any], Mapping[str, np.ndarray]]:
+    """Returns a graph as JSON without its constants, and these by name."""
+    constants = _Constants()
+    ports = [*model.inputs.values(), *model.outputs.values()]
+    results = [port.tensor for port in ports]
+    nodes = _list_needed(model.graph.node, results)
+    topology: dict[str, Any] = {"node": _make_nodes(nodes, constants.add(nodes), results)}
+    called = _list_called(nodes, {f.signature.name: f for f in model.graph.library.function})
+    if called:
+        functions = [_make_function(function, constants) for function in called]
+        topology["library"] = {"function": functions}
+    topology["versions"] = {"producer": model.graph.versions.producer}
+    return topology, constants.arrays
+
+
+def _list_needed(nodes: Iterable[Any], tensors: Iterable[str]) -> list[Any]:
+    """Returns the nodes that tensors depend on, in the order of the graph."""
+    by_name = {node.name: node for node in nodes}
+    waiting, needed = [node_of(tensor) for tensor in tensors], set()
+    while waiting:
+        name = waiting.pop()
+        if name in needed or name not in by_name:
+            continue
+        needed.add(name)
+        waiting += [node_of(tensor) for tensor in _data_inputs(by_name[name])]
+    return [node for name, node in by_name.items() if name in needed]
+
+
+def _list_called(nodes: Iterable[Any], library: Mapping[str, Any]) -> list[Any]:
+    """Returns the functions that nodes call, and those that these call."""
+    called: dict[str, Any] = {}
+    waiting = list(nodes)
+    while waiting:
+        for value in waiting.pop().attr.values():
+            for function in (value.func, *value.list.func):
+                if function.name in library and function.name not in called:
+                    called[function.name] = library[function.name]
+                    waiting += library[function.name].node_def
+    return list(called.values())
+
+
+def _data_inputs(node: Any) -> list[str]:
+    """Returns the tensors that a node takes. Nothing needs an order: no operation has effects."""
+    return [tensor for tensor in node.input if tensor[0] != "^"]
+
+
+def _make_function(function: Any, constants: _Constants) -> dict[str, Any]:
+    """Returns a function of the library as JSON."""
+    signature = function.signature
+    nodes = _list_needed(function.node_def, function.ret.values())
+    names = constants.add(nodes, f"{signature.name}/")
+    return {
+        "signature": {
+            "name": signature.name,
+            "inputArg": [_argument(argument) for argument in signature.input_arg],
+            "outputArg": [_argument(argument) for argument in signature.output_arg],
+        },
+        "nodeDef": _make_nodes(nodes, names, function.ret.values()),
+        "ret": {name: _rename(tensor, names) for name, tensor in function.ret.items()},
+    }
+
+
+def _argument(argument: Any) -> dict[str, str]:
+    return {"name": argument.name, "type": _dtype_name(argument.type)}
+
+
+def _rename(tensor: str, names: Mapping[str, str]) -> str:
+    node, colon, rest = tensor.partition(":")
+    return f"{names.get(node, node)}{colon}{rest}"
+
+
+def _make_nodes(
+    nodes: Iterable[Any], names: Mapping[str, str], results: Iterable[str]
+) -> list[dict[str, Any]]:
+    """Returns nodes as JSON.
+
+    Args:
+      nodes: the nodes.
+      names: the name of the weight for each constant among them.
+      results: the tensors that a graph takes and returns.
+    """
+    made = {names.get(node.name, node.name): _make_node(node, names) for node in nodes}
+    return simplify(list(made.values()), [_rename(tensor, names) for tensor in results])
+
+
+def _make_node(node: Any, names: Mapping[str, str]) -> dict[str, Any]:
+    made: dict[str, Any] = {"name": names.get(node.name, node.name), "op": node.op}
+    if inputs := [_rename(tensor, names) for tensor in _data_inputs(node)]:
+        made["input"] = inputs
+    if node.op == "Const":
+        dtype = _dtype_name(node.attr["dtype"].type)
+        shape = _shape_of(node.attr["value"].tensor.tensor_shape)
+        value = {"tensor": {"dtype": dtype, "tensorShape": shape}}
+        return {**made, "attr": {"dtype": {"type": dtype}, "value": value}}
+    attributes = {key: _make_attribute(value) for key, value in node.attr.items() if key[0] != "_"}
+    return {**made, "attr": attributes} if attributes else made
+
+
+def _dtype_name(number: int) -> str:
+    dtype = tf.as_dtype(number)
+    return _NAMES.get(tfjs_dtype(dtype), f"DT_{dtype.name.upper()}")
+
+
+def _make_attribute(value: Any) -> dict[str, Any]:
+    """Returns an attribute as JSON."""
+    kind = value.WhichOneof("value")
+    if kind == "list":
+        lists = {
+            "i": [str(number) for number in value.list.i],
+            "f": list(value.list.f),
+            "b": list(value.list.b),
+            "s": [_text(text) for text in value.list.s],
+            "type": [_dtype_name(number) for number in value.list.type],
+            "shape": [_shape_of(shape) for shape in value.list.shape],
+            "func": [{"name": function.name} for function in value.list.func],
+        }
+        return {"list": {key: items for key, items in lists.items() if items}}
+    converters: Mapping[str, Callable[[], Any]] = {
+        "i": lambda: str(value.i),
+        "f": lambda: value.f,
+        "b": lambda: value.b,
+        "s": lambda: _text(value.s),
+        "type": lambda: _dtype_name(value.type),
+        "shape": lambda: _shape_of(value.shape),
+        "func": lambda: {"name": value.func.name},
+    }
+    return {kind: converters[kind]()} if kind in converters else {}
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _shape_of(shape: Any) -> dict[str, Any]:
+    return _shape(None if shape.unknown_rank else [dim.size for dim in shape.dim])

@@ -1,0 +1,145 @@
+"""save_tfjs(): files, names, shared weights, quantisation, and what its errors say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jax2tf_bridge import Padding, Signature, export, save, save_tfjs, write_function
+from jax2tf_bridge.errors import SavingError, UnsupportedByTargetError
+from tests.tfjs.graph_models import list_nodes, read_model, read_weights
+
+RANDOM = np.random.default_rng(0)
+WIDTH = 64
+PARAMS = {"kernel": RANDOM.normal(0, 0.1, (WIDTH, WIDTH)).astype(np.float32)}
+X = RANDOM.normal(size=(4, WIDTH)).astype(np.float32)
+
+
+def classify(params: Any, x: Any) -> Any:
+    return {"probabilities": jax.nn.softmax(x @ params["kernel"])}
+
+
+def repeat(params: Any, x: Any, count: Any) -> Any:
+    return jax.lax.fori_loop(0, count, lambda i, x: jnp.tanh(x @ params["kernel"]), x)
+
+
+CLASSIFY = Signature(classify, args=[X], polymorphic_shapes="(b, ...)")
+REPEAT = Signature(repeat, args=[X, np.int32(2)], polymorphic_shapes=["(b, ...)", None])
+
+
+def test_signatures_share_the_weights(tmp_path: Path) -> None:
+    model = save_tfjs(tmp_path / "two", {"classify": CLASSIFY, "repeat": REPEAT}, params=PARAMS)
+    files = {file.name: file.stat().st_size for file in (tmp_path / "two").iterdir()}
+    assert model.size == sum(files.values())
+    shards = {name: size for name, size in files.items() if name.endswith(".bin")}
+    # The loop compares integers with tables of 16 KiB.
+    assert PARAMS["kernel"].nbytes <= sum(shards.values()) < 3.1 * PARAMS["kernel"].nbytes
+    assert shards["group1-shard1of1.bin"] == PARAMS["kernel"].nbytes
+    assert str(model).splitlines()[:3] == [
+        str(tmp_path / "two"),
+        "  classify.json: classify(x: float32[b,64]) -> (probabilities: float32[b,64])",
+        "  repeat.json, by executeAsync: "
+        "repeat(x: float32[b,64], count: int32[]) -> (output_0: float32[b,64])",
+    ]
+    for name, inputs in (("classify", ["x"]), ("repeat", ["x", "count"])):
+        described = read_model(tmp_path / "two" / f"{name}.json")
+        assert list(described["signature"]["inputs"]) == inputs
+        weights = read_weights(tmp_path / "two" / f"{name}.json").values()
+        assert any(np.array_equal(array, PARAMS["kernel"]) for array in weights)
+    described = read_model(tmp_path / "two" / "classify.json")
+    assert described["format"] == "graph-model"
+    assert described["userDefinedMetadata"] == {"structuredOutputKeys": ["probabilities"]}
+    assert described["signature"]["inputs"]["x"] == {
+        "name": "x:0",
+        "dtype": "DT_FLOAT",
+        "tensorShape": {"dim": [{"size": "-1"}, {"size": "64"}]},
+    }
+
+
+def test_files_and_saved_models_give_the_same_graph(tmp_path: Path) -> None:
+    function = export(classify, polymorphic_shapes=[None, "(b, 64)"])(PARAMS, X)
+    write_function(tmp_path / "classify.jaxfn", function)
+    save(tmp_path / "model", function, params=PARAMS)
+    save_tfjs(tmp_path / "file", tmp_path / "classify.jaxfn", params=PARAMS)
+    save_tfjs(tmp_path / "saved", tmp_path / "model")
+    kinds = [
+        sorted(
+            node["op"]
+            for node in list_nodes(tmp_path / name / "model.json")
+            if node["op"] not in ("Identity", "IdentityN", "StopGradient")
+        )
+        for name in ("file", "saved")
+    ]
+    assert kinds[0] == kinds[1]
+
+
+@pytest.mark.parametrize(
+    ("quantize", "share", "error"),
+    [("float16", 0.55, 2e-4), ("uint16", 0.55, 1e-5), ("uint8", 0.3, 2e-3)],
+)
+def test_quantised(tmp_path: Path, quantize: Any, share: float, error: float) -> None:
+    kernel = PARAMS["kernel"].copy()
+    kernel[0, 0] = 0
+    model = save_tfjs(tmp_path / "model", CLASSIFY, params={"kernel": kernel}, quantize=quantize)
+    assert str(model).endswith(f"MB, quantised: {quantize}")
+    shard = tmp_path / "model" / "group1-shard1of1.bin"
+    assert shard.stat().st_size < share * kernel.nbytes
+    weights = read_weights(tmp_path / "model" / "model.json").values()
+    (found,) = (array for array in weights if array.shape == kernel.shape)
+    assert found[0, 0] == 0
+    assert 0 < np.abs(found - kernel).max() < error
+
+
+def test_large_weights_are_in_files_of_4_mib(tmp_path: Path) -> None:
+    large = {"kernel": np.ones((WIDTH, 20_000), np.float32)}
+    save_tfjs(tmp_path / "model", CLASSIFY, params=large)
+    paths = read_model(tmp_path / "model" / "model.json")["weightsManifest"][0]["paths"]
+    assert paths == ["group1-shard1of2.bin", "group1-shard2of2.bin"]
+    assert (tmp_path / "model" / paths[0]).stat().st_size == 4 << 20
+
+
+def test_an_operation_is_refused_with_its_line(tmp_path: Path) -> None:
+    def transform(x: Any) -> Any:
+        return jnp.fft.fft2(x).real
+
+    expected = (
+        r"TensorFlow.js has no:\n  - FFT2D at test_save_tfjs.py:\d+\nWrite this part of the "
+        "function with other operations or dtypes, or save a SavedModel for where TensorFlow is "
+        r"\(save\)\."
+    )
+    with pytest.raises(UnsupportedByTargetError, match=expected):
+        save_tfjs(tmp_path / "model", Signature(transform, args=[np.ones((4, 4), np.float32)]))
+    assert not (tmp_path / "model").exists()
+
+
+def test_64_bits_are_refused(tmp_path: Path) -> None:
+    expected = (
+        "TensorFlow.js has no 64-bit numbers: x: float64[3] of the signature serving_default. Cast "
+        "them to 32 bits in the function."
+    )
+    with jax.enable_x64(True), pytest.raises(UnsupportedByTargetError) as caught:
+        save_tfjs(
+            tmp_path / "model",
+            Signature(lambda x: x.astype(jnp.float32), args=[np.ones(3, np.float64)]),
+        )
+    assert str(caught.value) == expected
+
+
+def test_options_that_do_not_fit(tmp_path: Path) -> None:
+    with pytest.raises(SavingError, match=re.escape('quantize must be "float16", "uint16",')):
+        save_tfjs(tmp_path / "model", CLASSIFY, params=PARAMS, quantize="int8")  # type: ignore[arg-type]
+    padded = Signature(
+        classify, args=[X], polymorphic_shapes="(b, ...)", padding=Padding(buckets={"b": [1, 8]})
+    )
+    with pytest.raises(SavingError, match="serving_default has buckets, and TensorFlow"):
+        save_tfjs(tmp_path / "model", padded, params=PARAMS)
+    save_tfjs(tmp_path / "model", CLASSIFY, params=PARAMS)
+    with pytest.raises(FileExistsError):
+        save_tfjs(tmp_path / "model", CLASSIFY, params=PARAMS)
+    save_tfjs(tmp_path / "model", CLASSIFY, params=PARAMS, overwrite=True)
