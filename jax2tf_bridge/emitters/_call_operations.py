@@ -10,7 +10,7 @@ import numpy as np
 
 from jax2tf_bridge.bytecode import Program, TensorType, read_program
 from jax2tf_bridge.emitters._array import Array
-from jax2tf_bridge.emitters._ops import ops
+from jax2tf_bridge.emitters._ops import get_builder, ops
 from jax2tf_bridge.emitters._scope import Scope
 from jax2tf_bridge.emitters._sizes import fill_sizes
 from jax2tf_bridge.emitters._table import EMITTERS
@@ -127,9 +127,10 @@ def _name_errors(portable: PortableFunction) -> Iterator[None]:
     except FileFormatError as e:
         raise ModuleError(f"The module of {portable.name} cannot be read: {e}") from e
     except RecursionError as e:
+        operations = "TensorFlow's own" if get_builder() is None else "ONNX's"
         raise ModuleError(
-            f"{portable.name} cannot be made of TensorFlow's own operations: its loops and "
-            "branches are nested too deep for Python's stack. Nest fewer, or raise the limit with "
+            f"{portable.name} cannot be made of {operations} operations: its loops and branches "
+            "are nested too deep for Python's stack. Nest fewer, or raise the limit with "
             "sys.setrecursionlimit."
         ) from e
 

@@ -10,11 +10,13 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from jax2tf_bridge.bytecode import Block, Operation, Value
 from jax2tf_bridge.emitters._array import Array, graph_dtype
 from jax2tf_bridge.emitters._bodies import called_block, fit_sizes
 from jax2tf_bridge.emitters._emitter import emits
-from jax2tf_bridge.emitters._integers import in_few_axes
+from jax2tf_bridge.emitters._integers import constant_like, in_few_axes
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Scope
 from jax2tf_bridge.emitters._shapes import resize, transpose
@@ -127,10 +129,22 @@ def _to_integers(scope: Scope, number: Array, key: SortKey) -> ops.Tensor:
         return tensor if key.descending else _all_bits(tensor.dtype) - tensor
     if not key.total_order:
         tensor = ops.where(ops.equal(tensor, 0), ops.zeros([], tensor.dtype), tensor)
-    if scope.for_converters or scope.for_onnx:
+    if scope.for_onnx:
+        return _onnx_order(tensor, descending=key.descending)
+    if scope.for_converters:
         # They cannot read bits; NaN may then be anywhere in the order.
         return tensor if key.descending else ops.negative(tensor)
     return float_order(tensor, descending=key.descending)
+
+
+def _onnx_order(tensor: ops.Tensor, *, descending: bool) -> ops.Tensor:
+    """Converts floats to floats in the same or the reverse order, in which NaN comes after inf."""
+    wide = ops.cast(tensor, ops.float64)
+    # In float64 the greatest number takes the place of infinity.
+    largest = constant_like(wide, ops.float64.max)
+    finite = ops.minimum(ops.maximum(wide, -largest), largest)
+    numbers = ops.where(ops.math.is_nan(wide), constant_like(wide, np.inf), finite)
+    return numbers if descending else ops.negative(numbers)
 
 
 def _all_bits(dtype: ops.DType) -> ops.Tensor:

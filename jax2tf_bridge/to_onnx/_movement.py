@@ -21,7 +21,7 @@ from jax2tf_bridge.to_onnx._functions import (
     to_tensor,
     to_tensors,
 )
-from jax2tf_bridge.to_onnx._graph import DTYPES, DType, Graph, Shape, Tensor
+from jax2tf_bridge.to_onnx._graph import DTYPES, ComplexTensor, DType, Graph, Shape, Tensor
 
 _INT32, _INT64, _BOOL = DTYPES["int32"], DTYPES["int64"], DTYPES["bool"]
 
@@ -32,6 +32,9 @@ _INT32, _INT64, _BOOL = DTYPES["int32"], DTYPES["int64"], DTYPES["bool"]
 @function("shape")
 def _shape(graph: Graph, x: Any, dtype: DType | None = None) -> Tensor:
     x = to_tensor(graph, x)
+    if isinstance(x, ComplexTensor):
+        # A constant part may have a smaller shape.
+        x = x.real if x.real.shape == x.shape else x.imag
     if x.shape.is_fully_defined():
         sizes = np.array(x.shape, np.int64)
         wide = graph.constant(sizes)
@@ -549,11 +552,8 @@ def _combine_segments(
     graph: Graph, updates: Tensor, ids: Tensor, count: Any, initial: int, reduction: str
 ) -> Tensor:
     rank = ids.shape.rank
-    shape = concat(
-        graph,
-        [expand_dims(graph, to_tensor(graph, count), 0), graph.make("shape", updates)[rank:]],
-        0,
-    )
+    total = expand_dims(graph, to_tensor(graph, count), 0)
+    shape = concat(graph, [total, graph.make("shape", updates)[rank:]], 0)
     rows = _fill(graph, shape, initial, updates.dtype)
     rows.set_shape([count if isinstance(count, int) else None, *updates.shape[rank:]])
     return _scatter(graph, rows, expand_dims(graph, ids, -1), updates, reduction)

@@ -1,4 +1,4 @@
-"""The ways on which a program is run: jax.jit, and three into TensorFlow."""
+"""The ways on which a program is run: jax.jit, three into TensorFlow, and ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import ml_dtypes
 import numpy as np
+import onnxruntime
 import tensorflow as tf
 from jax import export as jax_export
 
-from jax2tf_bridge import Signature, Target, export, save_litert, to_tf
+from jax2tf_bridge import Signature, Target, export, save_litert, save_onnx, to_tf
 from tests.litert.running import interpreter
 from tests.random_programs.program import Program
 from tests.random_programs.values import Array
@@ -99,10 +101,53 @@ def in_litert(program: Program) -> Run:
     return run
 
 
+def in_onnx(program: Program) -> Run:
+    """Makes an ONNX model with open sizes, and loads it into ONNX Runtime."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "program.onnx")
+        with jax.enable_x64(program.x64):
+            signature = Signature(
+                program.function(),
+                args=program.arguments(0),
+                polymorphic_shapes=program.polymorphic_shapes(),
+            )
+            # The results are compared with JAX's here.
+            model = save_onnx(file, signature, platforms=["cpu"], verify=False)
+            results = jax.eval_shape(program.function(), *program.arguments(0))
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.log_severity_level = 4
+        session = onnxruntime.InferenceSession(str(file), options, ["CPUExecutionProvider"])
+    names = [*model.signatures["serving_default"].outputs]
+    dtypes = [result.dtype for result in results]
+
+    def run(args: Sequence[Array]) -> list[Array]:
+        feeds = {i.name: _to_onnx(arg) for i, arg in zip(program.inputs, args, strict=True)}
+        return [*map(_from_onnx, session.run(names, feeds), dtypes)]
+
+    return run
+
+
+def _to_onnx(array: Array) -> Array:
+    if array.dtype.kind == "c":
+        return np.stack([array.real, array.imag], -1)
+    return array.astype(np.float32) if array.dtype == ml_dtypes.bfloat16 else array
+
+
+def _from_onnx(array: Array, dtype: np.dtype[Any]) -> Array:
+    """Returns an output in the dtype that it has in JAX."""
+    if dtype.kind == "c":
+        result = np.empty(array.shape[:-1], dtype)
+        result.real, result.imag = array[..., 0], array[..., 1]
+        return result
+    return array.astype(dtype) if dtype == ml_dtypes.bfloat16 else array
+
+
 WAYS: dict[str, Callable[[Program], Run]] = {
     "xla": in_xla,
     "operations": in_operations,
     "litert": in_litert,
+    "onnx": in_onnx,
 }
 """By the names of the command line."""
 
