@@ -190,6 +190,7 @@ def _add_tfjs_options(parser: argparse.ArgumentParser) -> None:
         "--overwrite", action="store_true", help="replace the model in the folder, if there is one"
     )
     parser.set_defaults(updates_params=(), weight_signatures=())
+    add_json(parser, "print a description of the models as JSON")
 
 
 def _write_tfjs(options: argparse.Namespace, console: Console) -> None:
@@ -204,6 +205,9 @@ def _write_tfjs(options: argparse.Namespace, console: Console) -> None:
             quantize=options.quantize,
             overwrite=options.overwrite,
         )
+    if options.json:
+        print_json(model.as_json())
+        return
     for line in str(model).splitlines():
         print(printable(line))
 

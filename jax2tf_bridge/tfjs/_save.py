@@ -73,6 +73,27 @@ class TFJSModel:
     size: int
     quantize: str | None = None
 
+    def as_json(self) -> dict[str, Any]:
+        """Returns the description as values of JSON."""
+
+        def texts(arrays: Mapping[str, ServedArray]) -> dict[str, str]:
+            return {name: str(served) for name, served in arrays.items()}
+
+        return {
+            "path": str(self.path),
+            "size": self.size,
+            "quantize": self.quantize,
+            "signatures": {
+                name: {
+                    "file": each.file,
+                    "inputs": texts(each.inputs),
+                    "outputs": texts(each.outputs),
+                    "is_async": each.is_async,
+                }
+                for name, each in self.signatures.items()
+            },
+        }
+
     def __str__(self) -> str:
         lines = [f"{self.path}"]
         for name, signature in self.signatures.items():

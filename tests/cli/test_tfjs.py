@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -35,4 +36,11 @@ def test_files_as_signatures(ok: Ok, tmp_path: Path) -> None:
     for name in ("a", "b"):
         (found,) = read_weights(tmp_path / "model" / f"{name}.json").values()
         np.testing.assert_allclose(found, PARAMS["w"], atol=1e-3)
-    ok("tfjs", *words, "-o", "model", "--overwrite")
+    described = json.loads(ok("tfjs", *words, "-o", "model", "--overwrite", "--json"))
+    assert described["signatures"]["b"] == {
+        "file": "b.json",
+        "inputs": {"x": "float32[b,3]"},
+        "outputs": {"y": "float32[b,2]"},
+        "is_async": False,
+    }
+    assert described["quantize"] == "float16"
