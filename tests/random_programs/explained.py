@@ -207,7 +207,10 @@ def _is_special_function_of_huge_numbers(case: Case) -> bool:
     return (
         case.way == "operations"
         and case.step.operation in ("lax.igamma", "lax.igammac", "lax.betainc")
-        and any((np.abs(widened(a)) > _EDGE).any() for a in case.operands)
+        and (
+            any((np.abs(widened(a)) > _EDGE).any() for a in case.operands)
+            or "jnp.inf" in case.step.expression
+        )
     )
 
 
