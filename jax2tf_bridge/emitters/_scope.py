@@ -149,7 +149,7 @@ class Scope:
         if self._budget[0] < 0:
             self.fail(operation, f"the module has more than {_MAX_OPERATIONS:,} operations")
         if emitter is None:
-            self.fail(operation, f"there is no operation of {self.runtime} for it")
+            self.fail(operation, f"there is no {self.runtime} operation for it")
         for value in operation.results:
             if isinstance(value.type, TensorType) and not has_dtype(value.type.element):
                 self.fail(operation, f"{self.runtime} has no dtype for {value.type}")
