@@ -88,12 +88,14 @@ class _Function:
       elements: the element types with kernels. Other floats are computed in float32.
       in_float32: whether a result in float32 may be rounded to a narrower type.
       for_converters: another form for tf2onnx and OpenVINO.
+      not_in_onnx: the element types for which ONNX Runtime has no kernel.
     """
 
     call: TensorFunction
     elements: frozenset[str] = _WIDE
     in_float32: bool = True
     for_converters: TensorFunction | None = None
+    not_in_onnx: frozenset[str] = frozenset()
 
 
 _ALL = _WIDE | _NARROW
@@ -107,7 +109,7 @@ _FUNCTIONS: Mapping[str, _Function] = MappingProxyType(
         "chlo.bessel_i1e": _Function(ops.math.bessel_i1e),
         "chlo.cosh": _Function(ops.cosh, _ALL),
         "chlo.digamma": _Function(ops.math.digamma),
-        "chlo.erf": _Function(_erf, _ALL),
+        "chlo.erf": _Function(_erf, _ALL, not_in_onnx=frozenset({"f64"})),
         "chlo.erf_inv": _Function(_erf_inv),
         "chlo.erfc": _Function(ops.math.erfc, _ALL),
         "chlo.lgamma": _Function(ops.math.lgamma, for_converters=_converter_forms.lgamma),
@@ -150,8 +152,9 @@ def _special_function(
     name = operation.text("name") if is_composite else _CALLS[operation.text("call_target_name")]
     function, element = _FUNCTIONS[name], operands[0].element
     call = (scope.for_converters and function.for_converters) or function.call
-    in_float32 = element in _NARROW - function.elements and function.in_float32
-    if not (element in function.elements or in_float32):
+    elements = function.elements - function.not_in_onnx if scope.for_onnx else function.elements
+    in_float32 = element in _NARROW - elements and function.in_float32
+    if not (element in elements or in_float32):
         if is_composite:
             return decompose(scope, operation)
         scope.fail(operation, f"{scope.runtime} has no {name} of {element}")

@@ -379,6 +379,14 @@ def _sinh(graph: Graph, x: Tensor) -> Tensor:
     return choose(graph, is_great, _do(graph, "Mul", _do(graph, "Sign", x), near), half)
 
 
+def _with_sign_of(graph: Graph, x: Tensor, size: Tensor) -> Tensor:
+    """Returns the size with the sign of x; zeros are returned as they are."""
+    # ONNX Runtime's Where has 0 for -0 in its second operand, but not in its third one.
+    # A Not before Where would be fused, and exchange the operands.
+    is_other = _compare(graph, "Greater", _do(graph, "Abs", x), _zero(graph, x.dtype))
+    return choose(graph, is_other, _do(graph, "Mul", _do(graph, "Sign", x), size), x)
+
+
 def _cosh(graph: Graph, x: Tensor) -> Tensor:
     half = _do(graph, "Exp", _do(graph, "Sub", _do(graph, "Abs", x), float(np.log(2))))
     return _do(graph, "Add", half, _do(graph, "Div", _number(graph, 0.25), half))
@@ -397,8 +405,7 @@ def _asinh(graph: Graph, x: Tensor) -> Tensor:
     small = _log1p(graph, _do(graph, "Add", size, more))
     great = _do(graph, "Add", _do(graph, "Log", size), float(np.log(2)))
     is_great = _compare(graph, "Greater", size, _number(graph, 1e150))
-    result = choose(graph, is_great, great, small)
-    return _do(graph, "Mul", _do(graph, "Sign", x), result)
+    return _with_sign_of(graph, x, choose(graph, is_great, great, small))
 
 
 def _acosh(graph: Graph, x: Tensor) -> Tensor:
@@ -427,7 +434,7 @@ def _atan(graph: Graph, x: Tensor) -> Tensor:
         total = _do(graph, "Add", _do(graph, "Mul", total, square), coefficient)
     angle = _do(graph, "Mul", _do(graph, "Mul", total, y), 8.0)
     angle = choose(graph, is_great, _do(graph, "Sub", np.pi / 2, angle), angle)
-    return _do(graph, "Mul", _do(graph, "Sign", x), angle)
+    return _with_sign_of(graph, x, angle)
 
 
 def _asin(graph: Graph, x: Tensor) -> Tensor:
@@ -530,7 +537,9 @@ def _atan2(graph: Graph, y: Any, x: Any) -> Tensor:
     angle = graph.make("math.atan", quotient)
     angle = choose(graph, is_steep, _do(graph, "Sub", _do(graph, "Mul", pi, 0.5), angle), angle)
     angle = choose(graph, _is_negative(graph, x), _do(graph, "Sub", pi, angle), angle)
-    angle = choose(graph, _is_negative(graph, y), _do(graph, "Neg", angle), angle)
+    one = graph.constant(np.ones((), y.dtype.as_numpy_dtype))
+    sign = choose(graph, _is_negative(graph, y), _do(graph, "Neg", one), one)
+    angle = _do(graph, "Mul", angle, sign)  # which keeps -0
     invalid = _do(graph, "Add", x, y)
     either = [graph.add("IsNaN", [v], _BOOL, v.shape) for v in (x, y)]
     has_nan = _compare(graph, "Or", *either)
@@ -541,7 +550,7 @@ def _is_negative(graph: Graph, x: Tensor) -> Tensor:
     """Returns whether the sign bit is set, also of -0."""
     zero = _zero(graph, x.dtype)
     below = _compare(graph, "Less", x, zero)
-    return _compare(graph, "Or", below, _compare(graph, "Less", _do(graph, "Reciprocal", x), zero))
+    return _compare(graph, "Or", below, _compare(graph, "Less", _do(graph, "Div", 1, x), zero))
 
 
 @function("math.real", "math.conj")

@@ -14,7 +14,6 @@ import pytest
 from jax import lax
 
 from jax2tf_bridge import Signature, save_onnx
-from jax2tf_bridge.errors import ModuleError
 from tests.to_onnx.running import parts, run
 
 Functions = Mapping[str, Callable[..., Any]]
@@ -181,21 +180,22 @@ def _assert_near(
 @pytest.mark.parametrize("dtype", _TOLERANCES)
 def test_floats(dtype: str, tmp_path: Path) -> None:
     x = np.array([*_SPECIAL, *_NUMBERS], dtype)
-    functions = dict(_FLOATS)
-    if dtype == "float64":
-        del functions["erf"]
-    got, want = _compute(tmp_path, functions, x)
+    got, want = _compute(tmp_path, _FLOATS, x)
     _assert_near(got, want, _TOLERANCES[dtype])
-    for name in ("sin", "tan", "tanh", "sqrt", "floor", "rint", "trunc"):
+    for name in (
+        "sin",
+        "tan",
+        "tanh",
+        "arcsin",
+        "arctan",
+        "sinh",
+        "sqrt",
+        "floor",
+        "rint",
+        "trunc",
+    ):
         signs = [np.signbit(array[name][:2]).tolist() for array in (got, want)]
         assert signs[0] == signs[1], name
-
-
-def test_the_function_of_float64_without_a_formula(tmp_path: Path) -> None:
-    with pytest.raises(
-        ModuleError, match=r": ONNX Runtime has no Erf of float64\. Write this part"
-    ):
-        _compute(tmp_path, {"erf": lax.erf}, np.ones(3))
 
 
 @pytest.mark.parametrize("dtype", _TOLERANCES)
