@@ -1,0 +1,45 @@
+"""Functions for which ONNX models were wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from jax2tf_bridge import Signature, save_onnx
+from tests.to_onnx.running import parts, run
+
+_SORTED = np.array([-9.19, np.nan, -9.19, np.inf, -5.96, -np.inf, 0.0], np.float32)
+_CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], Any]] = {
+    "an index of -1 is dropped": (
+        lambda x, i: jax.ops.segment_sum(x, i, num_segments=1),
+        (np.arange(9.0, dtype=np.float32).reshape(3, 3), np.array([-3, 9, -4], np.int32)),
+        None,
+    ),
+    "complex arrays of open sizes are sliced": (
+        lambda x: lax.dynamic_slice_in_dim(x, 1, 1, axis=0),
+        (np.array([1 + 2j, 3j, -1], np.complex64),),
+        "(b,)",
+    ),
+    "NaN comes last": (lambda x: (jnp.sort(x), jnp.argsort(x)), (_SORTED,), "(b,)"),
+    "NaN comes last in half precision": (jnp.sort, (_SORTED.astype(np.float16),), None),
+    "the gradient of a maximum": (jax.grad(lambda x: jnp.max(x[::2])), (_SORTED[4:],), None),
+}
+
+
+@pytest.mark.parametrize("case", _CASES)
+def test_results_are_those_of_jax(case: str, tmp_path: Path) -> None:
+    function, args, shapes = _CASES[case]
+    signature = Signature(function, args=args, polymorphic_shapes=shapes)
+    model = save_onnx(tmp_path / "model.onnx", signature, verify=False)
+    names = model.signatures["serving_default"].inputs
+    feed = {name: parts(array) for name, array in zip(names, args, strict=True)}
+    results = run(tmp_path / "model.onnx", feed).values()
+    for got, want in zip(results, jax.tree_util.tree_leaves(function(*args)), strict=True):
+        np.testing.assert_allclose(got, parts(np.asarray(want)), rtol=1e-6)
