@@ -93,11 +93,16 @@ def _find_loop_body(equation: Any, trace: Trace, step: Step) -> tuple[Any, list[
     operands = [trace.values[number] for number in step.operands]
     params = equation.params
     if step.operation == "scan" and params["length"]:
-        first = params["num_consts"] + params["num_carry"]
-        row = -1 if params["reverse"] else 0
-        return params["jaxpr"], [*operands[:first], *(array[row] for array in operands[first:])]
+        body, row = params["jaxpr"], -1 if params["reverse"] else 0
+        # The body takes a row of what is scanned, and the rest as it is. JAX releases describe this
+        # by different parameters.
+        return body, [
+            operand if operand.ndim == aval.ndim else operand[row]
+            for operand, aval in zip(operands, body.in_avals, strict=True)
+        ]
     if step.operation == "while":
-        return params["body_jaxpr"], operands[params["cond_nconsts"] :]
+        body = params["body_jaxpr"]
+        return body, operands[len(operands) - len(body.in_avals) :]
     if step.operation == "cond":
         branches = params["branches"]
         chosen = min(max(int(operands[0]), 0), len(branches) - 1)
