@@ -535,7 +535,11 @@ def _scatter_min(graph: Graph, x: Tensor, index: Any, updates: Any) -> Tensor:
 def _scatter(graph: Graph, x: Tensor, index: Any, updates: Any, reduction: str) -> Tensor:
     at = cast(graph, to_tensor(graph, index), _INT64)
     new = to_tensor(graph, updates, x.dtype)
-    return graph.add("ScatterND", [x, at, new], x.dtype, x.shape, reduction=reduction)
+    is_narrow = reduction != "none" and x.dtype.is_floating and x.dtype.size == 2
+    within = DTYPES["float32"] if is_narrow else x.dtype  # ONNX Runtime has no sums of float16
+    operands = [cast(graph, x, within), at, cast(graph, new, within)]
+    result = graph.add("ScatterND", operands, within, x.shape, reduction=reduction)
+    return cast(graph, result, x.dtype)
 
 
 @function("math.unsorted_segment_sum")

@@ -113,7 +113,8 @@ def _reduction_of_flags(name: str, operation: str) -> Callable[..., Tensor]:
             return x
         operands = [cast(graph, x, _INT32), indices(graph, *axes)]
         result = graph.add(operation, operands, _INT32, shape, keepdims=int(keepdims))
-        return graph.add("Cast", [result], _BOOL, shape, to=_BOOL)
+        # Of no elements, the maximum is the least integer, and the minimum the greatest one.
+        return graph.add("Greater", [result, graph.constant(np.array(0, np.int32))], _BOOL, shape)
 
     return call
 
@@ -139,8 +140,15 @@ def _reduce_extreme(graph: Graph, operation: str, x: Tensor, axis: Any, keepdims
         return elementwise(graph, "BitwiseXor", cast(graph, result, x.dtype), sign)
     within = find_kernel(operation, x.dtype)
     operands = [cast(graph, x, within), indices(graph, *axes)]
-    result = graph.add(operation, operands, within, shape, keepdims=int(keepdims))
-    return cast(graph, result, x.dtype)
+    result = cast(
+        graph, graph.add(operation, operands, within, shape, keepdims=int(keepdims)), x.dtype
+    )
+    if not x.dtype.is_floating:
+        return result
+    # ONNX Runtime's maxima and minima of many elements leave out NaN.
+    has_nan = graph.make("reduce_any", graph.make("math.is_nan", x), axis, keepdims)
+    nan = graph.constant(np.array(np.nan, x.dtype.as_numpy_dtype))
+    return graph.make("where", has_nan, nan, result)
 
 
 def _arg(name: str, operation: str) -> Callable[..., Tensor]:

@@ -248,7 +248,21 @@ def _is_at_edge_in_litert(case: Case) -> bool:
     )
 
 
+def _computes_float16_in_float32(case: Case) -> bool:
+    """Returns whether numbers of float16 overflow between the operations of a step."""
+    dtypes = [str(case.expected.dtype), *(str(a.dtype) for a in case.operands)]
+    if case.way != "onnx" or "float16" not in dtypes:
+        return False
+    results = [widened(a)[case.wrong] for a in (case.expected, case.actual)]
+    return any(not np.isfinite(a).all() for a in results)
+
+
 EXPLANATIONS: tuple[Explanation, ...] = (
+    Explanation(
+        "ONNX Runtime computes float16 in float32, and overflows elsewhere",
+        "docs/onnx-and-openvino.md",
+        _computes_float16_in_float32,
+    ),
     Explanation(
         "complex numbers with NaN or infinity, or beyond 1e30",
         "docs/targets.md",

@@ -27,6 +27,21 @@ _CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], Any]] = {
         (np.array([1 + 2j, 3j, -1], np.complex64),),
         "(b,)",
     ),
+    "sums of float16 at equal indices": (
+        lambda x, i: jax.ops.segment_sum(x, i, num_segments=3),
+        (np.arange(3, dtype=np.float16), np.array([2, 2, 0], np.int32)),
+        None,
+    ),
+    "any and all of no elements": (
+        lambda x: (jnp.any(x > 0), jnp.all(x > 0)),
+        (np.zeros((0, 1), np.float32),),
+        None,
+    ),
+    "maxima keep NaN": (
+        lambda x: (jnp.max(x, 0), jnp.min(x, (0, 1)), jnp.ptp(x, axis=1), jnp.argmax(x, 0)),
+        (np.where(np.arange(60) == 33, np.nan, np.arange(60)).reshape(3, 4, 5).astype("f"),),
+        "(b, 4, 5)",
+    ),
     "NaN comes last": (lambda x: (jnp.sort(x), jnp.argsort(x)), (_SORTED,), "(b,)"),
     "NaN comes last in half precision": (jnp.sort, (_SORTED.astype(np.float16),), None),
     "the gradient of a maximum": (jax.grad(lambda x: jnp.max(x[::2])), (_SORTED[4:],), None),
