@@ -13,7 +13,6 @@ from typing import TypeAlias
 
 import numpy as np
 
-from jax2tf_bridge._dtypes import dtype_of_element
 from jax2tf_bridge.emitters import _converter_integers, _floats
 from jax2tf_bridge.emitters._integers import constant_like
 from jax2tf_bridge.emitters._ops import get_builder, ops
@@ -200,7 +199,7 @@ def combination(kind: str, element: str) -> Callable[[ops.Tensor, ops.Tensor], o
         result = ops.logical_or if is_maximum else ops.logical_and
     elif kind == "multiply":
         pass
-    elif dtype_of_element(element).kind == "float":
+    elif not _converter_integers.is_wide(element) or get_builder() is not None:
         result = ops.maximum if is_maximum else ops.minimum
     else:
         of_integers = _converter_integers.maximum if is_maximum else _converter_integers.minimum

@@ -32,6 +32,11 @@ _CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], Any]] = {
         (np.arange(3, dtype=np.float16), np.array([2, 2, 0], np.int32)),
         None,
     ),
+    "minima of unsigned integers at equal indices": (
+        lambda x, i: jnp.asarray(x).at[i].min(jnp.uint8(7)),
+        (np.array([[7, 1, 2], [9, 0, 200]], np.uint8), np.array([0, 1, 1], np.int32)),
+        None,
+    ),
     "any and all of no elements": (
         lambda x: (jnp.any(x > 0), jnp.all(x > 0)),
         (np.zeros((0, 1), np.float32),),
