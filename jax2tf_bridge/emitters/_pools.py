@@ -168,6 +168,8 @@ class _Images:
 _POOLED_AS = MappingProxyType({"f16": "f32", "bf16": "f32", "f32": "f32", "f64": "f64"})
 """Maps element types to types in which means are exact enough to be used for sums."""
 _POOLED_BY_MAX = frozenset({"f16", "bf16", "f32", "i8", "i16", "i32", "i64", "ui8", "ui16"})
+_POOLED_IN_ONNX = frozenset({"f16", "f32"})
+"""Element types for which ONNX Runtime has pools; it lacks them for most others."""
 
 
 def reduce_by_pool(scope: Scope, reducer: Reducer, array: Array, windows: Windows) -> Array | None:
@@ -206,6 +208,8 @@ def _has_pool(scope: Scope, reducer: Reducer, array: Array, windows: Windows) ->
             has_pool = array.element in _POOLED_BY_MAX and array.row.kind == "float"
         case _:
             has_pool = False
+    if scope.for_onnx:
+        has_pool = has_pool and array.element in _POOLED_IN_ONNX
     axes = windows.axes
     numbers = [n for axis in axes for n in (windows.sizes[axis], windows.strides[axis])]
     if not has_pool or not _are_images(axes) or not all(isinstance(n, int) for n in numbers):

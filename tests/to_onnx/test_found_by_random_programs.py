@@ -37,6 +37,15 @@ _CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], Any]] = {
         (np.array([[7, 1, 2], [9, 0, 200]], np.uint8), np.array([0, 1, 1], np.int32)),
         None,
     ),
+    "windows of integers": (
+        lambda x: [
+            lax.reduce_window(x.astype(t), t(0), op, (1, 2, 2), (1, 1, 1), "VALID")
+            for t in (np.uint32, np.int32, np.uint8, np.float16)
+            for op in (lax.max, lax.add)
+        ],
+        (np.arange(24, dtype=np.float32).reshape(2, 3, 4),),
+        None,
+    ),
     "any and all of no elements": (
         lambda x: (jnp.any(x > 0), jnp.all(x > 0)),
         (np.zeros((0, 1), np.float32),),
