@@ -279,7 +279,7 @@ def test_the_page(harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     find_gcc()
     page = (ROOT / "docs" / "c-library-open-sizes.md").read_text()
     blocks = [block.text for block in snippets(page)]
-    _, program, project, commands, output = blocks
+    _, program, project, commands, output, _ = blocks  # the last one is the command line
     monkeypatch.chdir(tmp_path)
     exec(compile(python_program(page), "c-library-open-sizes.md", "exec"), {"__name__": "page"})
     (tmp_path / "call.c").write_text(program)
