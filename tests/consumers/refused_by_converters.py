@@ -30,7 +30,6 @@ _OPENVINO = {
     "case-fourth_smallest": "top_k >= 1",
     "case-grouped_conv": "not implemented for op: opset1::Convolution",
     "case-image_and_kernel": "not implemented for op: opset1::Convolution",
-    "case-squared": "conflicts with the reshape pattern",
     "case-view_as_wider": _REFUSED_AT_SAVE,
 }
 
@@ -55,7 +54,6 @@ _ONNX = {
     "case-pack_and_unpack": "Could not find an implementation for ReduceSum",
     "case-grouped_conv": "Input channels C is not equal",
     "case-shifted_windows": "differs by",
-    "case-squared": "while running Squeeze node",
     "case-fft_of_halves": "RFFT assumes the input",
     "case-view_as_wider": _REFUSED_AT_SAVE,
 }
