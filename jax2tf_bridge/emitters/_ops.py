@@ -21,7 +21,7 @@ class NoOperationError(Exception):
 
 
 class Builder(Protocol):
-    """What makes operations of another kind of graph."""
+    """Maker of the operations of another kind of graph."""
 
     def find(self, name: str) -> Callable[..., Any]:
         """Returns the function that TensorFlow calls `name`, such as "math.log"."""

@@ -134,10 +134,6 @@ def _logical_not(graph: Graph, x: Any) -> Tensor:
     return graph.add("Not", [x], _BOOL, x.shape)
 
 
-def _logical(name: str, operation: str) -> Callable[..., Tensor]:
-    return _comparison(name, operation)
-
-
 @function("negative")
 def _negative(graph: Graph, x: Tensor) -> Tensor:
     if x.dtype.is_unsigned:
@@ -202,8 +198,8 @@ def choose(graph: Graph, flag: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 def _find_true(graph: Graph, flags: Tensor) -> Tensor:
     """Returns the indices of the set flags [n, rank]."""
-    found = graph.add("NonZero", [flags], _INT64, (flags.shape.rank, None))
-    return graph.add("Transpose", [found], _INT64, (None, flags.shape.rank), perm=[1, 0])
+    places = graph.add("NonZero", [flags], _INT64, (flags.shape.rank, None))
+    return graph.add("Transpose", [places], _INT64, (None, flags.shape.rank), perm=[1, 0])
 
 
 @function("clip_by_value")
@@ -612,8 +608,8 @@ FUNCTIONS = (
     _comparison("less_equal", "LessOrEqual"),
     _comparison("greater", "Greater"),
     _comparison("greater_equal", "GreaterOrEqual"),
-    _logical("logical_and", "And"),
-    _logical("logical_or", "Or"),
+    _comparison("logical_and", "And"),
+    _comparison("logical_or", "Or"),
     _unary("abs", "math.abs", operation="Abs"),
     _unary("bitwise.invert", operation="BitwiseNot"),
     _unary("exp", operation="Exp"),

@@ -64,7 +64,7 @@ def find_function(graph: Graph, name: str) -> Callable[..., Any]:
 
 
 class Builder:
-    """What emitters call in place of TensorFlow."""
+    """Maker of ONNX operations, which emitters call in place of TensorFlow."""
 
     def __init__(self, graph: Graph) -> None:
         """Stores the graph that grows."""

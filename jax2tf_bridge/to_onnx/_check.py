@@ -22,7 +22,7 @@ _OPEN_SIZE = 2
 
 @dataclass(frozen=True)
 class CheckedModel:
-    """How a model was checked, in a few words."""
+    """Description of the check of a model, in a few words."""
 
     text: str
 

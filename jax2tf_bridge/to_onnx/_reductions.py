@@ -113,7 +113,7 @@ def _reduction_of_flags(name: str, operation: str) -> Callable[..., Tensor]:
             return x
         operands = [cast(graph, x, _INT32), indices(graph, *axes)]
         result = graph.add(operation, operands, _INT32, shape, keepdims=int(keepdims))
-        # Of no elements, the maximum is the least integer, and the minimum the greatest one.
+        # The maximum of no elements is the least integer, and their minimum the greatest one.
         return graph.add("Greater", [result, graph.constant(np.array(0, np.int32))], _BOOL, shape)
 
     return call
