@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge._version import __version__
+from jax2tf_bridge.frozen_graphs import FrozenGraph, Port
 from jax2tf_bridge.tfjs._quantization import Quantize, quantize_array
 from jax2tf_bridge.tfjs._simplify import node_of, simplify
 
@@ -29,9 +30,6 @@ _NAMES = {
 }
 
 
-_CONTROL_FLOW = frozenset({"If", "StatelessIf", "StatelessWhile", "While"})
-
-
 def tfjs_dtype(dtype: tf.DType) -> tf.DType:
     """Returns the dtype of TensorFlow.js in which it has the numbers, or the bits, of a dtype."""
     if dtype.is_floating:
@@ -39,40 +37,6 @@ def tfjs_dtype(dtype: tf.DType) -> tf.DType:
     if dtype.is_complex:
         return tf.complex64
     return tf.int32 if dtype.is_integer else dtype
-
-
-@dataclass(frozen=True)
-class Port:
-    """Input or output of a graph.
-
-    Attributes:
-      tensor: the name of the tensor in the graph.
-      dtype: TensorFlow's dtype.
-      sizes: the sizes, -1 if open; None if the rank is unknown.
-    """
-
-    tensor: str
-    dtype: tf.DType
-    sizes: Sequence[int] | None
-
-
-@dataclass(frozen=True)
-class FrozenGraph:
-    """Graph of a signature, without variables.
-
-    Attributes:
-      graph: the GraphDef; it has no calls of functions, apart from those of loops and branches.
-      inputs, outputs: the inputs and outputs by name.
-    """
-
-    graph: Any
-    inputs: Mapping[str, Port]
-    outputs: Mapping[str, Port]
-
-    @property
-    def has_control_flow(self) -> bool:
-        """Returns whether it has a loop or branch, which TensorFlow.js runs asynchronously."""
-        return any(node.op in _CONTROL_FLOW for node in self.graph.node)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,15 @@
-"""The operations of TensorFlow.js 4.22 that graph models of the bridge may have."""
+"""The operations of TensorFlow.js 4.22 that graph models of the bridge may have, and a check."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import tensorflow as tf
+
+from jax2tf_bridge.emitters import find_source_line
+from jax2tf_bridge.errors import UnsupportedByTargetError, format_bullets
+from jax2tf_bridge.frozen_graphs import FrozenGraph
+from jax2tf_bridge.to_tensorflow import find_node_dtype
 
 OPERATIONS = frozenset(
     {"Abs", "Acos", "Acosh", "Add", "AddN", "AddV2", "All", "Any", "ArgMax", "ArgMin", "Asin"}
@@ -24,3 +33,56 @@ OPERATIONS = frozenset(
     | {"StridedSlice", "Sub", "Sum", "Tan", "Tanh", "TensorScatterUpdate", "Tile", "TopKV2"}
     | {"Transpose", "Unpack", "While", "ZerosLike", "_FusedConv2D", "_FusedMatMul"}
 )
+
+_MAX_SHOWN = 8
+_LACKING_DTYPES = (tf.float64, tf.complex128, tf.int64)
+_LACKING_UNSIGNED = frozenset(
+    {"ArgMax", "ArgMin", "Cumprod", "Div", "FloorDiv", "FloorMod", "Max", "Min", "Mod", "Pow"}
+    | {"Prod", "RealDiv", "TopKV2"}
+)
+"""Operations in which unsigned integers of 32 bits differ from signed ones."""
+
+
+def check_operations(graphs: Mapping[str, FrozenGraph]) -> None:
+    """Raises for operations and dtypes that TensorFlow.js lacks, with the user's lines.
+
+    Raises:
+      UnsupportedByTargetError: there are some.
+    """
+    lacking = [
+        (operation, line, name)
+        for name, graph in graphs.items()
+        for operation, line in _list_lacking(graph)
+    ]
+    if not lacking:
+        return
+    texts = dict.fromkeys(
+        f"{operation}{f' at {line}' if line else ''}"
+        f"{f' (signature {name})' if len(graphs) > 1 else ''}"
+        for operation, line, name in lacking
+    )
+    lines = list(texts)[:_MAX_SHOWN]
+    if len(texts) > _MAX_SHOWN:
+        lines.append(f"and {len(texts) - _MAX_SHOWN} more")
+    operation, line, _ = lacking[0]
+    raise UnsupportedByTargetError(
+        f"TensorFlow.js has no:{format_bullets(lines)}\nWrite this part of the function with other "
+        "operations or dtypes, or save a SavedModel for where TensorFlow is (save).",
+        operation=operation,
+        source=line,
+    )
+
+
+def _list_lacking(graph: FrozenGraph) -> Iterator[tuple[str, str | None]]:
+    """Yields operations that TensorFlow.js lacks, each with its dtype and the user's line."""
+    functions = graph.graph.library.function
+    for nodes in (graph.graph.node, *(function.node_def for function in functions)):
+        for node in nodes:
+            line = find_source_line(node.name)
+            dtype = find_node_dtype(node, "T") or find_node_dtype(node, "dtype")
+            if node.op not in OPERATIONS:
+                yield node.op if dtype is None else f"{node.op} of {dtype.name}", line
+            elif dtype in _LACKING_DTYPES or (
+                dtype in (tf.uint32, tf.uint64) and node.op in _LACKING_UNSIGNED
+            ):
+                yield f"{node.op} of {dtype.name}", line

@@ -3,37 +3,20 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import tensorflow as tf
-
-from jax2tf_bridge._utils import reraise_interrupts
-from jax2tf_bridge.converting import operations_graph
-from jax2tf_bridge.errors import Argument, Message, SavingError, UnsupportedByTargetError
-from jax2tf_bridge.saved_model import GRAPH_FILE, read_saved_model, read_sidecar
-from jax2tf_bridge.saving import SaveOptions, format_signature, save_functions
-from jax2tf_bridge.signatures import (
-    ServedArray,
-    Signature,
-    Signatures,
-    keys_as_words,
-    open_params,
-    prepare,
-    served_text,
-)
-from jax2tf_bridge.storage import AnyPath, as_path, check_free, on_disk, whole_directory
-from jax2tf_bridge.targets import Target
-from jax2tf_bridge.tfjs._freeze import check_operations, freeze_signatures
-from jax2tf_bridge.tfjs._graph_model import FrozenGraph, write_graph_models
+from jax2tf_bridge.errors import Argument, Message, SavingError
+from jax2tf_bridge.frozen_graphs import FrozenSignature, Runtime, freeze_signatures
+from jax2tf_bridge.saving import format_signature
+from jax2tf_bridge.signatures import ServedArray, Signatures, served_text
+from jax2tf_bridge.storage import AnyPath, as_path, check_free, whole_directory
+from jax2tf_bridge.tfjs._graph_model import write_graph_models
+from jax2tf_bridge.tfjs._operations import check_operations
 from jax2tf_bridge.tfjs._quantization import Quantize
 
-_TARGET = replace(Target.converters(), names_lines=True)
+_RUNTIME = Runtime("TensorFlow.js", "save_tfjs")
 _MODEL = "model.json"
 
 
@@ -163,29 +146,10 @@ def save_tfjs(
                 f' must be "float16", "uint16", "uint8" or None. Got: {quantize!r}.',
             )
         )
-    source = as_path(signatures) if isinstance(signatures, (str, os.PathLike)) else None
-    is_model = source is not None and source.is_dir()
-    if is_model and params is not None:
-        raise SavingError(
-            Message(Argument("params"), " are those of functions; a SavedModel has its own.")
-        )
     check_free(as_path(path), overwrite=overwrite)
-    with (
-        reraise_interrupts() as check_interrupts,
-        tempfile.TemporaryDirectory(prefix="jax2tf_bridge-") as temporary,
-    ):
-        folder = Path(temporary, "model")
-        with on_disk(source) if source is not None and is_model else nullcontext() as local:
-            if local is None:
-                served = _save_functions(folder, signatures, params, platforms)
-            else:
-                served = {}
-                _copy_model(local, folder)
-            check_interrupts()
-            graphs = freeze_signatures(folder)
-            check_interrupts()
-    graphs = {name: _in_order(graph, *served.get(name, ((), ()))) for name, graph in graphs.items()}
-    described = _describe(graphs, served)
+    frozen = freeze_signatures(signatures, params, platforms, _RUNTIME)
+    graphs = {name: each.graph for name, each in frozen.items()}
+    described = {name: _describe(name, each, len(frozen)) for name, each in frozen.items()}
     check_operations(graphs)
     files = {described[name].file: graph for name, graph in graphs.items()}
     first = next(iter(files))
@@ -196,105 +160,6 @@ def save_tfjs(
     return TFJSModel(as_path(path), described, size, quantize)
 
 
-def _in_order(graph: FrozenGraph, inputs: Iterable[str], outputs: Iterable[str]) -> FrozenGraph:
-    """Puts inputs and outputs in the order of the function, which TensorFlow sorts by name."""
-    return replace(
-        graph,
-        inputs={name: graph.inputs[name] for name in inputs} or graph.inputs,
-        outputs={name: graph.outputs[name] for name in outputs} or graph.outputs,
-    )
-
-
-def _describe(
-    graphs: Mapping[str, FrozenGraph], served: Mapping[str, Any]
-) -> dict[str, TFJSSignature]:
-    described = {}
-    for name, graph in graphs.items():
-        inputs, outputs = served.get(name) or (_side(graph.inputs), _side(graph.outputs))
-        _check_dtypes(name, inputs, outputs)
-        file = _MODEL if len(graphs) == 1 else f"{name}.json"
-        described[name] = TFJSSignature(file, inputs, outputs, graph.has_control_flow)
-    return described
-
-
-def _side(ports: Mapping[str, Any]) -> dict[str, ServedArray]:
-    def shape(sizes: Iterable[int] | None) -> tf.TensorShape:
-        return tf.TensorShape(
-            None if sizes is None else [None if size < 0 else size for size in sizes]
-        )
-
-    return {
-        name: ServedArray.of_tensor(tf.TensorSpec(shape(port.sizes), port.dtype))
-        for name, port in ports.items()
-    }
-
-
-_REFUSED = ("int64", "uint64", "float64", "complex128")
-
-
-def _check_dtypes(
-    name: str, inputs: Mapping[str, ServedArray], outputs: Mapping[str, ServedArray]
-) -> None:
-    """Raises for inputs and outputs whose numbers TensorFlow.js cannot hold."""
-    refused = {k: v for k, v in {**inputs, **outputs}.items() if v.dtype in _REFUSED}
-    if refused:
-        raise UnsupportedByTargetError(
-            f"TensorFlow.js has no 64-bit numbers: {served_text(refused)} of the signature {name}. "
-            "Cast them to 32 bits in the function.",
-            operation=next(iter(refused.values())).dtype,
-            source=None,
-        )
-
-
-_PADDING_OPTIONS = ("buckets", "mask", "pad_values", "unchecked_padding")
-
-
-def _check(name: str, signature: Signature) -> None:
-    """Raises for options that TensorFlow.js models do not have."""
-    options = [option for option in _PADDING_OPTIONS if getattr(signature.padding, option)]
-    options += ["defaults"] if signature.defaults else []
-    if options:
-        raise SavingError(
-            f"The signature {name} has {' and '.join(options)}, and TensorFlow.js compiles no "
-            "sizes and fills in no inputs. Leave them out."
-        )
-
-
-def _save_functions(
-    folder: Path, signatures: Signatures, params: Any, platforms: Sequence[str] | None
-) -> dict[str, Any]:
-    """Saves functions as a SavedModel without gradients; returns the inputs and outputs."""
-    with open_params(params) as weights:
-        prepared = prepare(signatures, weights, platforms, _TARGET)
-        for name, each in prepared.items():
-            _check(name, each.signature)
-        portables = {name: each.with_function() for name, each in prepared.items()}
-        naming_lines = {
-            name: replace(each, function=replace(each.function, target=_TARGET))
-            for name, each in portables.items()
-        }
-        options = SaveOptions(trainable=False, vjp_order=0, warm_up=False)
-        saved = save_functions(folder, naming_lines, keys_as_words(weights), options)
-    return {name: (each.inputs, each.outputs) for name, each in saved.signatures.items()}
-
-
-def _copy_model(source: Path, folder: Path) -> None:
-    """Makes a SavedModel with the graph of another in operations, and its variables."""
-    known = read_sidecar(source)
-    if known is not None:
-        bucketed = [n for n, s in known[0].signatures.items() if s.buckets]
-        updating = [n for n, s in known[0].signatures.items() if s.updates]
-        if bucketed or updating:
-            what = "buckets" if bucketed else "updates_params"
-            raise SavingError(
-                f"The signature {(bucketed or updating)[0]} of the SavedModel has {what}, which "
-                "TensorFlow.js does not run. Save the model without them, or pass its functions to "
-                "save_tfjs."
-            )
-    contents = read_saved_model(source, accept_any_tool=True)
-    folder.mkdir()
-    graph = operations_graph(contents, _TARGET)
-    (folder / GRAPH_FILE).write_bytes(graph)
-    for name in ("variables", "assets"):
-        if (source / name).is_dir():
-            shutil.copytree(source / name, folder / name)
+def _describe(name: str, frozen: FrozenSignature, count: int) -> TFJSSignature:
+    file = _MODEL if count == 1 else f"{name}.json"
+    return TFJSSignature(file, frozen.inputs, frozen.outputs, frozen.graph.has_control_flow)

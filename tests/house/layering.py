@@ -21,6 +21,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("serving_requests",),
     ("colocated", "inspecting", "loading", "saving", "calling_tf", "jax_export", "stablehlo"),
     ("parallel", "verifying", "converting", "serve_checking", "scoring"),
+    ("frozen_graphs",),
     ("keras", "litert", "to_onnx", "tfjs", "compat", "beam", "c_library"),
     ("facade",),
     ("cli",),
@@ -35,7 +36,8 @@ STANDS_ON: dict[str, frozenset[str]] = {
     "parallel": JAX,
     **dict.fromkeys(("to_tensorflow", "saving", "scoring", "beam"), TENSORFLOW),
     **dict.fromkeys(
-        ("calling_tf", "converting", "keras", "litert", "tfjs", "verifying"), JAX | TENSORFLOW
+        ("calling_tf", "converting", "frozen_graphs", "keras", "litert", "tfjs", "verifying"),
+        JAX | TENSORFLOW,
     ),
 }
 """Requirements of packages: each imports only third parties and packages that need no more."""

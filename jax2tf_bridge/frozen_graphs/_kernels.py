@@ -1,10 +1,11 @@
-"""Kernels: operations that TensorFlow.js lacks, as TensorFlow functions of those that it has.
+"""Kernels: operations that runtimes lack, as TensorFlow functions of those that they have.
 
-TensorFlow.js has one kind of integers, int32, which wrap around. It has no bitwise operations:
-graph models of TensorFlow.js 4.22 read the inputs of BitwiseAnd by names that they do not have.
+TensorFlow.js and Core ML have one kind of integers, int32, which wrap around. Neither has bitwise
+operations: graph models of TensorFlow.js 4.22 read the inputs of BitwiseAnd by names that they do
+not have.
 
-The graph keeps its dtypes. TensorFlow.js takes uint32 and the low words of uint64 for int32 with
-the same bits, and narrow integers for int32 with the same numbers, which the kernels wrap around.
+The graph keeps its dtypes. The runtimes take uint32 and the low words of uint64 for int32 with the
+same bits, and narrow integers for int32 with the same numbers, which the kernels wrap around.
 """
 
 from __future__ import annotations
@@ -44,13 +45,16 @@ def _look_up(function: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Kernel
         places = tf.constant(_DIGIT_WEIGHTS, tf.int32)
 
         def list_digits(z: tf.Tensor) -> tf.Tensor:
+            # One axis for the digits of both halves: Core ML has no arrays of more than 5 axes.
             high, low = _split(z)
-            halves = tf.stack([low, tf.math.floormod(high, 65536)], -1)
-            return tf.math.floormod(tf.math.floordiv(tf.expand_dims(halves, -1), places), _DIGITS)
+            halves = (low, tf.math.floormod(high, 65536))
+            digits = [tf.math.floordiv(tf.expand_dims(half, -1), places) for half in halves]
+            return tf.math.floormod(tf.concat(digits, -1), _DIGITS)
 
         index = tf.add(tf.multiply(list_digits(x), _DIGITS), list_digits(y))
-        results = tf.multiply(tf.gather(tf.constant(table), index), places)
-        low, high = tf.unstack(tf.reduce_sum(results, -1), 2, axis=-1)
+        weights = tf.constant([*_DIGIT_WEIGHTS, *_DIGIT_WEIGHTS], tf.int32)
+        results = tf.split(tf.multiply(tf.gather(tf.constant(table), index), weights), 2, -1)
+        low, high = (tf.reduce_sum(half, -1) for half in results)
         return tf.cast(tf.add(tf.multiply(high, 65536), low), x.dtype)
 
     return call

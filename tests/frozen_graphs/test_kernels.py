@@ -1,4 +1,4 @@
-"""Kernels for TensorFlow.js give what TensorFlow's own operations give."""
+"""Kernels for runtimes with int32 alone give what TensorFlow's own operations give."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 # Private: no public function runs a single kernel.
-from jax2tf_bridge.tfjs import _kernels
+from jax2tf_bridge.frozen_graphs import _kernels
 
 EDGES = np.array([0, 1, 2, 2**16 - 1, 2**16, 2**31 - 1, 2**31, 2**32 - 2, 2**32 - 1], np.uint32)
 NUMBERS = np.concatenate([EDGES, np.random.default_rng(0).integers(0, 2**32, 90, np.uint32)])

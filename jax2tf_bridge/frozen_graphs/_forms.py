@@ -1,4 +1,4 @@
-"""Chooses forms: which nodes of a graph TensorFlow.js computes with other operations."""
+"""Chooses forms: which nodes of a graph runtimes with int32 alone compute otherwise."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge.tfjs._kernels import (
+from jax2tf_bridge.frozen_graphs._kernels import (
     BITS,
     UNSIGNED,
     absolute,
@@ -34,7 +34,7 @@ from jax2tf_bridge.to_tensorflow import (
 )
 
 NARROW = (tf.int8, tf.uint8, tf.int16, tf.uint16)
-"""Integers that TensorFlow.js takes for int32."""
+"""Integers that the runtimes take for int32."""
 _OF_NARROW: Mapping[str, Kernel] = MappingProxyType(
     {
         "Abs": absolute,
@@ -55,12 +55,12 @@ _EXACT: Mapping[str, Kernel] = MappingProxyType({"Abs": absolute, "Neg": negate}
 
 
 def replace_lacking(graph: Any) -> None:
-    """Replaces operations that TensorFlow.js lacks by their forms, if they have one.
+    """Replaces operations that the runtimes lack by their forms, if they have one.
 
     Args:
       graph: a GraphDef, which is changed in place.
     """
-    functions = FormFunctions(graph, "tfjs")
+    functions = FormFunctions(graph, "form")
     for nodes in (graph.node, *(function.node_def for function in graph.library.function)):
         makers = {node.name: node for node in nodes}
         for node in nodes:

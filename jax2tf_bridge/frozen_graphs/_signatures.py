@@ -1,0 +1,206 @@
+"""Freezes functions, or the signatures of a SavedModel."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from jax2tf_bridge._utils import reraise_interrupts
+from jax2tf_bridge.converting import operations_graph
+from jax2tf_bridge.errors import Argument, Message, SavingError, UnsupportedByTargetError
+from jax2tf_bridge.frozen_graphs._freeze import FrozenGraph, Port, freeze_folder
+from jax2tf_bridge.saved_model import GRAPH_FILE, read_saved_model, read_sidecar
+from jax2tf_bridge.saving import SaveOptions, save_functions
+from jax2tf_bridge.signatures import (
+    ServedArray,
+    Signature,
+    Signatures,
+    keys_as_words,
+    open_params,
+    prepare,
+    served_text,
+)
+from jax2tf_bridge.storage import as_path, on_disk
+from jax2tf_bridge.targets import Target
+
+_TARGET = replace(Target.converters(), names_lines=True)
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Runtime that models are written for, in the words of messages.
+
+    Attributes:
+      name: its name, "TensorFlow.js".
+      saver: the function that writes its models, "save_tfjs".
+    """
+
+    name: str
+    saver: str
+
+
+@dataclass(frozen=True)
+class FrozenSignature:
+    """Graph of a signature, with the types that the function has.
+
+    Attributes:
+      graph: the graph.
+      inputs, outputs: the inputs and outputs by name, in the order of the function.
+    """
+
+    graph: FrozenGraph
+    inputs: Mapping[str, ServedArray]
+    outputs: Mapping[str, ServedArray]
+
+
+def freeze_signatures(
+    signatures: Signatures, params: Any, platforms: Sequence[str] | None, runtime: Runtime
+) -> dict[str, FrozenSignature]:
+    """Returns the graphs of functions, or of the signatures of a SavedModel.
+
+    Args:
+      signatures: functions, as in `save`, or the folder of a SavedModel.
+      params: the weights, as in `save`.
+      platforms: the platforms of JAX functions.
+      runtime: the runtime, for messages.
+
+    Raises:
+      UnsupportedByTargetError: an input or output has numbers of 64 bits.
+      SavingError: the signatures or options contradict each other.
+      StructureError, ShapeError, DTypeError: the weights do not fit a function.
+      ModuleError: TensorFlow has no operation for an operation of a portable function.
+      ExportError: an export fails.
+    """
+    source = as_path(signatures) if isinstance(signatures, (str, os.PathLike)) else None
+    is_model = source is not None and source.is_dir()
+    if is_model and params is not None:
+        raise SavingError(
+            Message(Argument("params"), " are those of functions; a SavedModel has its own.")
+        )
+    with (
+        reraise_interrupts() as check_interrupts,
+        tempfile.TemporaryDirectory(prefix="jax2tf_bridge-") as temporary,
+    ):
+        folder = Path(temporary, "model")
+        with on_disk(source) if source is not None and is_model else nullcontext() as local:
+            if local is None:
+                served = _save_functions(folder, signatures, params, platforms, runtime)
+            else:
+                served = {}
+                _copy_model(local, folder, runtime)
+            check_interrupts()
+            graphs = freeze_folder(folder, runtime.name)
+            check_interrupts()
+    frozen = {}
+    for name, graph in graphs.items():
+        inputs, outputs = served.get(name) or (_side(graph.inputs), _side(graph.outputs))
+        _check_dtypes(name, inputs, outputs, runtime)
+        frozen[name] = FrozenSignature(_in_order(graph, inputs, outputs), inputs, outputs)
+    return frozen
+
+
+def _in_order(graph: FrozenGraph, inputs: Iterable[str], outputs: Iterable[str]) -> FrozenGraph:
+    """Puts inputs and outputs in the order of the function, which TensorFlow sorts by name."""
+    return replace(
+        graph,
+        inputs={name: graph.inputs[name] for name in inputs},
+        outputs={name: graph.outputs[name] for name in outputs},
+    )
+
+
+def _side(ports: Mapping[str, Port]) -> dict[str, ServedArray]:
+    def shape(sizes: Iterable[int] | None) -> tf.TensorShape:
+        return tf.TensorShape(
+            None if sizes is None else [None if size < 0 else size for size in sizes]
+        )
+
+    return {
+        name: ServedArray.of_tensor(tf.TensorSpec(shape(port.sizes), port.dtype))
+        for name, port in ports.items()
+    }
+
+
+_REFUSED = ("int64", "uint64", "float64", "complex128")
+
+
+def _check_dtypes(
+    name: str,
+    inputs: Mapping[str, ServedArray],
+    outputs: Mapping[str, ServedArray],
+    runtime: Runtime,
+) -> None:
+    """Raises for inputs and outputs whose numbers the runtime cannot hold."""
+    refused = {k: v for k, v in {**inputs, **outputs}.items() if v.dtype in _REFUSED}
+    if refused:
+        raise UnsupportedByTargetError(
+            f"{runtime.name} has no 64-bit numbers: {served_text(refused)} of the signature "
+            f"{name}. Cast them to 32 bits in the function.",
+            operation=next(iter(refused.values())).dtype,
+            source=None,
+        )
+
+
+_PADDING_OPTIONS = ("buckets", "mask", "pad_values", "unchecked_padding")
+
+
+def _check_options(name: str, signature: Signature, runtime: Runtime) -> None:
+    """Raises for options that models of the runtime do not have."""
+    options = [option for option in _PADDING_OPTIONS if getattr(signature.padding, option)]
+    options += ["defaults"] if signature.defaults else []
+    if options:
+        raise SavingError(
+            f"The signature {name} has {' and '.join(options)}, and {runtime.name} compiles no "
+            "sizes and fills in no inputs. Leave them out."
+        )
+
+
+def _save_functions(
+    folder: Path,
+    signatures: Signatures,
+    params: Any,
+    platforms: Sequence[str] | None,
+    runtime: Runtime,
+) -> dict[str, Any]:
+    """Saves functions as a SavedModel without gradients; returns the inputs and outputs."""
+    with open_params(params) as weights:
+        prepared = prepare(signatures, weights, platforms, _TARGET)
+        for name, each in prepared.items():
+            _check_options(name, each.signature, runtime)
+        portables = {name: each.with_function() for name, each in prepared.items()}
+        naming_lines = {
+            name: replace(each, function=replace(each.function, target=_TARGET))
+            for name, each in portables.items()
+        }
+        options = SaveOptions(trainable=False, vjp_order=0, warm_up=False)
+        saved = save_functions(folder, naming_lines, keys_as_words(weights), options)
+    return {name: (each.inputs, each.outputs) for name, each in saved.signatures.items()}
+
+
+def _copy_model(source: Path, folder: Path, runtime: Runtime) -> None:
+    """Makes a SavedModel with the graph of another in operations, and its variables."""
+    known = read_sidecar(source)
+    if known is not None:
+        bucketed = [n for n, s in known[0].signatures.items() if s.buckets]
+        updating = [n for n, s in known[0].signatures.items() if s.updates]
+        if bucketed or updating:
+            what = "buckets" if bucketed else "updates_params"
+            raise SavingError(
+                f"The signature {(bucketed or updating)[0]} of the SavedModel has {what}, which "
+                f"{runtime.name} does not run. Save the model without them, or pass its functions "
+                f"to {runtime.saver}."
+            )
+    contents = read_saved_model(source, accept_any_tool=True)
+    folder.mkdir()
+    graph = operations_graph(contents, _TARGET)
+    (folder / GRAPH_FILE).write_bytes(graph)
+    for name in ("variables", "assets"):
+        if (source / name).is_dir():
+            shutil.copytree(source / name, folder / name)
