@@ -17,6 +17,7 @@ _PACKAGES = (
         "c_library",
         "colocated",
         "compat",
+        "coreml",
         "errors",
         "inspecting",
         "jax_export",
@@ -34,6 +35,7 @@ _NAMES = {
         *("PolyShape", "dtype_of_val", "eval_polymorphic_shape", "split_to_logical_devices"),
     ),
     "converting": ("convert", "publish", "save", "serialize_exported"),
+    "coreml": ("save_coreml",),
     "errors": ("BridgeError",),
     "from_jax": ("export", "from_exported", "retarget", "to_exported"),
     "inspecting": ("inspect",),
@@ -69,7 +71,7 @@ _HOMES = {name: package for package, names in _NAMES.items() for name in names} 
 _NEEDED = {
     **dict.fromkeys(("from_jax", "loading", "parallel"), ("jax",)),
     **dict.fromkeys(
-        ("keras", "litert", "saving", "scoring", "tfjs", "to_tensorflow"), ("tensorflow",)
+        ("coreml", "keras", "litert", "saving", "scoring", "tfjs", "to_tensorflow"), ("tensorflow",)
     ),
     **dict.fromkeys(("calling_tf", "verifying"), ("jax", "tensorflow")),
     **dict.fromkeys(

@@ -3,6 +3,7 @@
 from jax2tf_bridge import c_library as c_library
 from jax2tf_bridge import colocated as colocated
 from jax2tf_bridge import compat as compat
+from jax2tf_bridge import coreml as coreml
 from jax2tf_bridge import errors as errors
 from jax2tf_bridge import inspecting as inspecting
 from jax2tf_bridge import jax_export as jax_export
@@ -31,6 +32,7 @@ from jax2tf_bridge.converting import convert as convert
 from jax2tf_bridge.converting import publish as publish
 from jax2tf_bridge.converting import save as save
 from jax2tf_bridge.converting import serialize_exported as serialize_exported
+from jax2tf_bridge.coreml import save_coreml as save_coreml
 from jax2tf_bridge.errors import BridgeError as BridgeError
 from jax2tf_bridge.from_jax import export as export
 from jax2tf_bridge.from_jax import from_exported as from_exported

@@ -63,7 +63,7 @@ def _zero(x: ops.Tensor) -> ops.Tensor:
 
 def equal(x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
     """Compares all bits: the difference is 0 as a float only if it is 0."""
-    return ops.equal(ops.bitwise.bitwise_xor(x, y), _zero(x))
+    return ops.equal(x - y, _zero(x))
 
 
 def less(x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:

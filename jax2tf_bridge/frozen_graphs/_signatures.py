@@ -11,13 +11,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf
-
 from jax2tf_bridge._utils import reraise_interrupts
 from jax2tf_bridge.converting import operations_graph
 from jax2tf_bridge.errors import Argument, Message, SavingError, UnsupportedByTargetError
 from jax2tf_bridge.frozen_graphs._freeze import FrozenGraph, Port, freeze_folder
-from jax2tf_bridge.saved_model import GRAPH_FILE, read_saved_model, read_sidecar
+from jax2tf_bridge.saved_model import (
+    GRAPH_FILE,
+    ArrayEntry,
+    SignatureEntry,
+    read_saved_model,
+    read_sidecar,
+)
 from jax2tf_bridge.saving import SaveOptions, save_functions
 from jax2tf_bridge.signatures import (
     ServedArray,
@@ -30,6 +34,7 @@ from jax2tf_bridge.signatures import (
 )
 from jax2tf_bridge.storage import as_path, on_disk
 from jax2tf_bridge.targets import Target
+from shape_poly import Dim, symbolic_shape
 
 _TARGET = replace(Target.converters(), names_lines=True)
 
@@ -92,16 +97,20 @@ def freeze_signatures(
         folder = Path(temporary, "model")
         with on_disk(source) if source is not None and is_model else nullcontext() as local:
             if local is None:
+                entries: Mapping[str, SignatureEntry] = {}
                 served = _save_functions(folder, signatures, params, platforms, runtime)
             else:
-                served = {}
-                _copy_model(local, folder, runtime)
+                served, entries = {}, _copy_model(local, folder, runtime)
             check_interrupts()
             graphs = freeze_folder(folder, runtime.name)
             check_interrupts()
     frozen = {}
     for name, graph in graphs.items():
-        inputs, outputs = served.get(name) or (_side(graph.inputs), _side(graph.outputs))
+        entry = entries.get(name)
+        inputs, outputs = served.get(name) or (
+            _side(graph.inputs, entry.inputs if entry else {}),
+            _side(graph.outputs, entry.outputs if entry else {}),
+        )
         _check_dtypes(name, inputs, outputs, runtime)
         frozen[name] = FrozenSignature(_in_order(graph, inputs, outputs), inputs, outputs)
     return frozen
@@ -116,15 +125,21 @@ def _in_order(graph: FrozenGraph, inputs: Iterable[str], outputs: Iterable[str])
     )
 
 
-def _side(ports: Mapping[str, Port]) -> dict[str, ServedArray]:
-    def shape(sizes: Iterable[int] | None) -> tf.TensorShape:
-        return tf.TensorShape(
-            None if sizes is None else [None if size < 0 else size for size in sizes]
+def _side(ports: Mapping[str, Port], entries: Mapping[str, ArrayEntry]) -> dict[str, ServedArray]:
+    """Describes inputs or outputs; the sidecar knows the names of open sizes."""
+
+    def shape(name: str, sizes: Sequence[int] | None) -> tuple[Dim | None, ...] | None:
+        if sizes is None:
+            return None
+        known = symbolic_shape(entries[name].shape) if name in entries else ()
+        names = known if len(known) == len(sizes) else [None] * len(sizes)
+        return tuple(
+            size if size >= 0 else None if isinstance(dim, int) else dim
+            for size, dim in zip(sizes, names, strict=True)
         )
 
     return {
-        name: ServedArray.of_tensor(tf.TensorSpec(shape(port.sizes), port.dtype))
-        for name, port in ports.items()
+        name: ServedArray(port.dtype.name, shape(name, port.sizes)) for name, port in ports.items()
     }
 
 
@@ -184,8 +199,11 @@ def _save_functions(
     return {name: (each.inputs, each.outputs) for name, each in saved.signatures.items()}
 
 
-def _copy_model(source: Path, folder: Path, runtime: Runtime) -> None:
-    """Makes a SavedModel with the graph of another in operations, and its variables."""
+def _copy_model(source: Path, folder: Path, runtime: Runtime) -> Mapping[str, SignatureEntry]:
+    """Makes a SavedModel with the graph of another in operations, and its variables.
+
+    Returns what the sidecar knows of the signatures.
+    """
     known = read_sidecar(source)
     if known is not None:
         bucketed = [n for n, s in known[0].signatures.items() if s.buckets]
@@ -204,3 +222,4 @@ def _copy_model(source: Path, folder: Path, runtime: Runtime) -> None:
     for name in ("variables", "assets"):
         if (source / name).is_dir():
             shutil.copytree(source / name, folder / name)
+    return {} if known is None else known[0].signatures

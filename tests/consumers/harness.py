@@ -34,6 +34,7 @@ NIGHTLY = "nightly"
 LITERT = "ai-edge-litert==2.3.0"
 ONNX = ("tf2onnx==1.17.0", "onnxruntime==1.31.1", f"{TENSORFLOW}==2.19.1")
 OPENVINO = "openvino==2026.4.1"
+CORE_ML = ("coremltools==9.0", f"{TENSORFLOW}==2.19.1")
 OLDEST_TENSORFLOW, *_, NEWEST_TENSORFLOW = TENSORFLOW_RELEASES
 EXPORTERS = ("current", "newest")
 _NIGHTLY_PACKAGE = TENSORFLOW.replace("tensorflow", "tf-nightly")
@@ -149,11 +150,11 @@ class Harness:
         """Returns the interpreter of an environment with a runtime and what converts for it.
 
         Args:
-          runtime: "onnx", with tf2onnx and its TensorFlow; or "openvino", without TensorFlow.
-            Neither has JAX.
+          runtime: "onnx", with tf2onnx and its TensorFlow; "openvino", without TensorFlow; or
+            "coreml", with coremltools and a TensorFlow. None has JAX.
         """
         base = consumer_base()
-        requirements = {"onnx": ONNX, "openvino": (OPENVINO,)}[runtime]
+        requirements = {"onnx": ONNX, "openvino": (OPENVINO,), "coreml": CORE_ML}[runtime]
         return environment(runtime, base, *requirements, "{plain}", say=self.say)
 
     def device_python(self, jax: str) -> Path:

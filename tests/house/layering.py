@@ -22,7 +22,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("colocated", "inspecting", "loading", "saving", "calling_tf", "jax_export", "stablehlo"),
     ("parallel", "verifying", "converting", "serve_checking", "scoring"),
     ("frozen_graphs",),
-    ("keras", "litert", "to_onnx", "tfjs", "compat", "beam", "c_library"),
+    ("keras", "litert", "to_onnx", "tfjs", "coreml", "compat", "beam", "c_library"),
     ("facade",),
     ("cli",),
 )
@@ -36,7 +36,16 @@ STANDS_ON: dict[str, frozenset[str]] = {
     "parallel": JAX,
     **dict.fromkeys(("to_tensorflow", "saving", "scoring", "beam"), TENSORFLOW),
     **dict.fromkeys(
-        ("calling_tf", "converting", "frozen_graphs", "keras", "litert", "tfjs", "verifying"),
+        (
+            "calling_tf",
+            "converting",
+            "coreml",
+            "frozen_graphs",
+            "keras",
+            "litert",
+            "tfjs",
+            "verifying",
+        ),
         JAX | TENSORFLOW,
     ),
 }

@@ -26,7 +26,7 @@ LABELS = {
 }
 # requirements_lock.txt leaves these out: Beam would pin packages of all others, and the runtimes of
 # verify are for those who have them.
-NOT_LOCKED = {"apache_beam", "ai_edge_litert", "openvino"}
+NOT_LOCKED = {"apache_beam", "ai_edge_litert", "coremltools", "openvino"}
 # Where a distribution is not called as what it installs.
 DISTRIBUTIONS = {"grpc": "grpcio", "orbax": "orbax_checkpoint", "z3": "z3_solver"}
 

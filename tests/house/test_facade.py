@@ -192,7 +192,14 @@ OF_JAX = {
 OF_TENSORFLOW = {
     *("to_tf", "save", "publish", "choose_buckets"),
     *("Batching", "RowScorer"),
-    *("assign_weights", "compile_library", "save_litert", "save_tfjs", "split_to_logical_devices"),
+    *(
+        "assign_weights",
+        "compile_library",
+        "save_coreml",
+        "save_litert",
+        "save_tfjs",
+        "split_to_logical_devices",
+    ),
 }
 OF_BOTH = {"call_tf", "convert", "dtype_of_val", "verify"}
 

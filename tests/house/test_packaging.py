@@ -76,7 +76,9 @@ def _third_parties(*folders: str) -> dict[str, str]:
 
 
 def test_packages_import_only_what_is_declared() -> None:
-    declared = _names(PROJECT["dependencies"]) | _names(["jax2tf-bridge[all,beam,tensorflow]"])
+    declared = _names(PROJECT["dependencies"]) | _names(
+        ["jax2tf-bridge[all,beam,coreml,tensorflow]"]
+    )
     # The runtimes of verify and save_onnx are for those who have them.
     declared |= {"ai_edge_litert", "onnxruntime", "openvino"}
     for name, place in _third_parties("jax2tf_bridge", "shape_poly").items():
@@ -124,6 +126,7 @@ def test_extras_are_the_documented_ones() -> None:
         *(
             "all",
             "beam",
+            "coreml",
             "crc32c",
             "demo",
             "dev",

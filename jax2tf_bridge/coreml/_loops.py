@@ -1,0 +1,155 @@
+"""Rewrites loops and branches to the form that coremltools reads.
+
+coremltools 9.0 takes the first two values of each loop for a counter and a limit, and drops them.
+It finds each result by the name of the function's output, "identity_2", and by its only reader,
+which must have no other inputs. It renames the nodes of a function for each loop that calls it, so
+each loop needs functions of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+import tensorflow as tf
+
+_LOOPS = frozenset({"StatelessWhile", "While"})
+_BRANCHES = frozenset({"If", "StatelessIf"})
+_INT32 = tf.int32.as_datatype_enum
+_DROPPED = ("counter", "limit")
+"""The first two values of a loop."""
+
+
+def rewrite_loops(graph: Any) -> None:
+    """Rewrites the loops and branches of a graph, and of its functions.
+
+    Args:
+      graph: a GraphDef without calls of functions, which is changed in place.
+    """
+    rewriter = _Rewriter(graph.library.function)
+    rewriter.rewrite(graph.node, None)
+    del graph.library.function[:]
+    graph.library.function.extend(rewriter.functions)
+
+
+class _Rewriter:
+    def __init__(self, library: Any) -> None:
+        self._library = {function.signature.name: function for function in library}
+        self._numbers: Iterator[int] = itertools.count()
+        self.functions: list[Any] = []
+
+    def rewrite(self, nodes: Any, returned: MutableMapping[str, str] | None) -> None:
+        """Rewrites the loops and branches among nodes.
+
+        Args:
+          nodes: the nodes of the graph, or of a function.
+          returned: the results of the function by name; None for the graph.
+        """
+        for node in list(nodes):
+            if node.op in _BRANCHES:
+                for attribute in ("then_branch", "else_branch"):
+                    _name_results(self._copy(node.attr[attribute].func), 0)
+                _read_by_identities(node, nodes, returned, node.attr["Tout"].list.type, 0)
+            elif node.op in _LOOPS:
+                node.op = "StatelessWhile"
+                self._rewrite_loop(node, nodes, returned)
+
+    def _copy(self, reference: Any) -> Any:
+        """Returns a copy of a function that nothing else calls, and makes `reference` name it."""
+        function = type(self._library[reference.name])()
+        function.CopyFrom(self._library[reference.name])
+        function.signature.name = f"{reference.name}_{next(self._numbers)}"
+        reference.name = function.signature.name
+        self.functions.append(function)
+        self.rewrite(function.node_def, function.ret)
+        return function
+
+    def _rewrite_loop(
+        self, loop: Any, nodes: Any, returned: MutableMapping[str, str] | None
+    ) -> None:
+        condition, body = (self._copy(loop.attr[name].func) for name in ("cond", "body"))
+        for function in (condition, body):
+            _put_first(function.signature.input_arg, "loop_")
+            function.arg_attr.clear()
+        _name_results(body, len(_DROPPED))
+        _put_first(body.signature.output_arg, "")
+        for name in _DROPPED:
+            _add_identity(body.node_def, f"next_{name}", f"loop_{name}", _INT32)
+            body.ret[name] = f"next_{name}:output:0"
+        dtypes = list(loop.attr["T"].list.type)
+        loop.attr["T"].list.type[:] = [_INT32, _INT32, *dtypes]
+        shapes = list(loop.attr["output_shapes"].list.shape)
+        if shapes:
+            del loop.attr["output_shapes"].list.shape[:]
+            scalars = [tf.TensorShape([]).as_proto() for _ in _DROPPED]
+            loop.attr["output_shapes"].list.shape.extend([*scalars, *shapes])
+        operands = []
+        for name in _DROPPED:
+            constant = nodes.add(name=f"{name}_of_{loop.name}", op="Const")
+            constant.attr["dtype"].type = _INT32
+            constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(0, tf.int32))
+            operands.append(constant.name if returned is None else f"{constant.name}:output:0")
+        loop.input[:] = [*operands, *loop.input]
+        _read_by_identities(loop, nodes, returned, dtypes, len(_DROPPED))
+
+
+def _put_first(arguments: Any, prefix: str) -> None:
+    """Puts the values that coremltools drops before the arguments of a function."""
+    others = list(arguments)
+    del arguments[:]
+    for name in _DROPPED:
+        arguments.add(name=f"{prefix}{name}", type=_INT32)
+    arguments.extend(others)
+
+
+def _name_results(function: Any, start: int) -> None:
+    """Names the results of a function, each of which becomes an Identity of its own."""
+    results = [(arg.type, function.ret.pop(arg.name)) for arg in function.signature.output_arg]
+    del function.signature.output_arg[:]
+    for number, (dtype, tensor) in enumerate(results, start):
+        name = f"identity_{number}" if number else "identity"
+        function.signature.output_arg.add(name=name, type=dtype)
+        _add_identity(function.node_def, f"result_{number}", tensor, dtype)
+        function.ret[name] = f"result_{number}:output:0"
+
+
+def _read_by_identities(
+    node: Any, nodes: Any, returned: MutableMapping[str, str] | None, dtypes: Any, start: int
+) -> None:
+    """Lets an Identity read each result of a node, in place of all other readers.
+
+    Args:
+      node: the loop or branch.
+      nodes: all nodes of its graph or function.
+      returned: the results of the function by name; None for the graph.
+      dtypes: the dtypes of the results that have readers.
+      start: the number of the results before these.
+    """
+    numbers = set()
+
+    def move(tensor: str) -> str:
+        name, _, rest = tensor.partition(":")
+        if name != node.name:
+            return tensor
+        number = int(rest.rpartition(":")[2] or 0)
+        numbers.add(number)
+        reader = f"value_{number}_of_{node.name}"
+        return reader if returned is None else f"{reader}:output:0"
+
+    for reader in nodes:
+        if reader is not node:
+            reader.input[:] = [move(tensor) for tensor in reader.input]
+    if returned is not None:
+        for name, tensor in returned.items():
+            returned[name] = move(tensor)
+    for number in sorted(numbers):
+        output = f":{number + start}" if returned is None else f":output:{number + start}"
+        _add_identity(
+            nodes, f"value_{number}_of_{node.name}", f"{node.name}{output}", dtypes[number]
+        )
+
+
+def _add_identity(nodes: Any, name: str, tensor: str, dtype: int) -> None:
+    node = nodes.add(name=name, op="Identity", input=[tensor])
+    node.attr["T"].type = dtype

@@ -1,0 +1,259 @@
+"""save_coreml(): a function, or the signature of a SavedModel, as a Core ML package."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from jax2tf_bridge.coreml._graph import make_graph
+from jax2tf_bridge.emitters import find_source_line
+from jax2tf_bridge.errors import (
+    Argument,
+    Message,
+    MissingDependencyError,
+    SavingError,
+    UnsupportedByTargetError,
+)
+from jax2tf_bridge.frozen_graphs import FrozenSignature, Runtime, freeze_signatures
+from jax2tf_bridge.portable import PortableFunction
+from jax2tf_bridge.saving import format_signature
+from jax2tf_bridge.signatures import ServedArray, Signature
+from jax2tf_bridge.storage import AnyPath, as_path, check_free, whole_directory
+from shape_poly import evaluate_shape, variables_of
+
+Precision: TypeAlias = Literal["float16", "float32"]
+Sizes: TypeAlias = Mapping[str, int | tuple[int, int]]
+
+_RUNTIME = Runtime("Core ML", "save_coreml")
+_MANIFEST = "Manifest.json"
+
+
+@dataclass(frozen=True)
+class CoreMLModel:
+    """Package that `save_coreml` wrote; print it.
+
+    Attributes:
+      path: the path of the package.
+      inputs, outputs: the inputs and outputs by name, with the dtypes of the function.
+      size: the size of all files in bytes.
+      precision: the dtype in which Core ML computes with floats.
+    """
+
+    path: AnyPath
+    inputs: Mapping[str, ServedArray]
+    outputs: Mapping[str, ServedArray]
+    size: int
+    precision: Precision
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the description as values of JSON."""
+        return {
+            "path": str(self.path),
+            "size": self.size,
+            "precision": self.precision,
+            "inputs": {name: str(served) for name, served in self.inputs.items()},
+            "outputs": {name: str(served) for name, served in self.outputs.items()},
+        }
+
+    def __str__(self) -> str:
+        text = format_signature("main", self.inputs, self.outputs)
+        return f"{self.path}\n  {text}\n  {self.size / 1e6:.2f} MB, computes in {self.precision}"
+
+
+def save_coreml(
+    path: str | os.PathLike[str],
+    function: Signature | PortableFunction | Callable[..., Any] | str | os.PathLike[str],
+    *,
+    params: Any = None,
+    sizes: Sizes | None = None,
+    precision: Precision = "float32",
+    platforms: Sequence[str] | None = None,
+    overwrite: bool = False,
+) -> CoreMLModel:
+    """Writes a package of an ML program, which Core ML runs on iOS 17, macOS 14 and later.
+
+    coremltools 9.0 converts it, on Linux as well. The package has the names of the inputs and
+    outputs. Core ML computes with float32, float16, int32 and booleans: inputs of other integers
+    are int32, and keys are int32 with the same bits. A scalar input has the shape (1,).
+
+    Args:
+      path: the package, "model.mlpackage", which must not exist.
+      function: a Signature, a JAX function, a PortableFunction, or the path of a .jaxfn file; or
+        the folder of a SavedModel with one signature. Only JAX functions need JAX.
+      params: the weights, as in `save`.
+      sizes: the size of each dimension variable, or its least and greatest size: {"b": (1, 8)}.
+        Fixed sizes give smaller and faster programs. A variable of a SavedModel that the bridge did
+        not write has the name of the input and the axis: {"x.0": 1}.
+      precision: the dtype in which Core ML computes with floats, "float32" or "float16". The Neural
+        Engine only computes in float16.
+      platforms: the platforms of JAX functions, as in `export`; the lowering for CPU is used.
+      overwrite: whether to replace a package at `path`, on disk only.
+
+    Returns:
+      A description of the package. Print it.
+
+    Raises:
+      UnsupportedByTargetError: coremltools cannot convert the function.
+      MissingDependencyError: coremltools is not installed.
+      SavingError: there are several signatures, a size is missing, or options contradict.
+      StructureError, ShapeError, DTypeError: the weights do not fit the function.
+      FileFormatError: `params` is a file of another format, or is damaged.
+      ModuleError: TensorFlow has no operation for an operation of a portable function.
+      ExportError: an export fails, as in `export`.
+      FileExistsError: `path` exists and may not be replaced.
+      OSError: the package cannot be written; `path` is checked before any work.
+    """
+    if precision not in ("float16", "float32"):
+        raise SavingError(
+            Message(Argument("precision"), f' must be "float16" or "float32". Got: {precision!r}.')
+        )
+    place = as_path(path)
+    if place.suffix != ".mlpackage":
+        raise SavingError(
+            f"A Core ML package needs a name that ends with .mlpackage. Got: {place}."
+        )
+    check_free(place, overwrite=overwrite)
+    _import_coremltools()
+    frozen = freeze_signatures(function, params, platforms, _RUNTIME)
+    if len(frozen) > 1:
+        raise SavingError(
+            f"A Core ML package has one function. Got the signatures: {', '.join(frozen)}. Pass "
+            "one function."
+        )
+    (signature,) = frozen.values()
+    clashes = signature.inputs.keys() & signature.outputs.keys()
+    if clashes:
+        raise SavingError(
+            f"Core ML needs different names for inputs and outputs. Both have: "
+            f"{', '.join(sorted(clashes))}. Rename the outputs in the function's result, or pass "
+            "input_names in the Signature."
+        )
+    program = _convert(signature, sizes or {}, precision)
+    with whole_directory(place, overwrite=overwrite, has=_MANIFEST) as written:
+        # coremltools only writes to names that end so.
+        within = Path(written, place.name)
+        program.save(str(within))
+        for part in within.iterdir():
+            part.rename(Path(written, part.name))
+        within.rmdir()
+        size = sum(file.stat().st_size for file in Path(written).rglob("*") if file.is_file())
+    return CoreMLModel(place, signature.inputs, signature.outputs, size, precision)
+
+
+def _import_coremltools() -> Any:
+    try:
+        import coremltools
+    except ModuleNotFoundError as e:
+        if e.name != "coremltools":
+            raise
+        raise MissingDependencyError(
+            "coremltools", "coremltools", "Writing a Core ML package"
+        ) from e
+    return coremltools
+
+
+def _convert(signature: FrozenSignature, sizes: Sizes, precision: Precision) -> Any:
+    """Converts the graph of a signature; returns coremltools' model."""
+    ct = _import_coremltools()
+    from jax2tf_bridge.coreml._operations import register_operations
+
+    register_operations()
+    shapes = find_shapes(signature.inputs, sizes)
+    ranges: dict[int | str, Any] = {
+        key: ct.RangeDim(*bounds, default=bounds[0], symbol=key.replace(".", "_"))
+        for key, bounds in sizes.items()
+        if not isinstance(bounds, int)
+    }
+    known = {
+        name: [size if isinstance(size, int) else None for size in shape] or [1]
+        for name, shape in shapes.items()
+    }
+    function = make_graph(signature.graph, known)
+    graph = function.graph.as_graph_def()
+    dtypes = {tensor.op.name: tensor.dtype.as_numpy_dtype for tensor in function.inputs}
+    inputs = [
+        ct.TensorType(
+            name, [ranges.get(size, size) for size in shape] or [1], np.dtype(dtypes[name]).type
+        )
+        for name, shape in shapes.items()
+    ]
+    try:
+        return ct.convert(
+            graph,
+            source="tensorflow",
+            convert_to="mlprogram",
+            inputs=inputs,
+            outputs=[ct.TensorType(name) for name in signature.outputs],
+            compute_precision=ct.precision.FLOAT16
+            if precision == "float16"
+            else ct.precision.FLOAT32,
+            minimum_deployment_target=ct.target.iOS17,
+            skip_model_load=True,
+        )
+    except Exception as e:
+        raise _explain(e, graph) from e
+
+
+def _explain(error: Exception, graph: Any) -> UnsupportedByTargetError:
+    """Makes an error of one of coremltools, with the line of the function if it names a node."""
+    text = str(error).strip().partition("\n")[0].rstrip(".")
+    kind = re.search(r"TF op '(\w+)'", text)
+    nodes = [*graph.node, *(n for f in graph.library.function for n in f.node_def)]
+    names = [node.name for node in nodes if kind and node.op == kind[1]]
+    named = [name for name in re.findall(r"[\"']([\w/.]+)[\"']", text) if "/" in name]
+    line = next(filter(None, map(find_source_line, [*names, *named])), None)
+    place = f" at {line}" if line else ""
+    return UnsupportedByTargetError(
+        f"coremltools cannot convert the function{place}: {type(error).__name__}: {text}. Write "
+        "this part of the function with other operations, or fix its sizes (sizes).",
+        operation=kind[1] if kind else "ML program",
+        source=line,
+    )
+
+
+def find_shapes(inputs: Mapping[str, ServedArray], sizes: Sizes) -> dict[str, list[int | str]]:
+    """Returns the shapes of the inputs, whose open sizes are keys of `sizes`.
+
+    Raises:
+      SavingError: a size is missing or unknown, or depends on an open one.
+    """
+    fixed = {key: size for key, size in sizes.items() if isinstance(size, int)}
+    shapes: dict[str, list[int | str]] = {}
+    used: set[str] = set()
+    for name, served in inputs.items():
+        if served.shape is None:
+            raise SavingError(f"Core ML needs the rank of the input {name}, which is open.")
+        shape = shapes[name] = []
+        for axis, size in enumerate(served.shape):
+            if isinstance(size, int):
+                shape.append(size)
+                continue
+            key = f"{name}.{axis}" if size is None else str(size)
+            variables = {key} if size is None else variables_of(size)
+            missing = sorted(variables - sizes.keys())
+            if missing:
+                raise SavingError(
+                    f"Core ML needs the size {missing[0]} of the input {name}: {served}, or its "
+                    f"range. Pass sizes={{{missing[0]!r}: 1}}, or sizes={{{missing[0]!r}: (1, 8)}}."
+                )
+            used |= variables
+            (value,) = (fixed.get(key),) if size is None else evaluate_shape([size], fixed)
+            if value is None and key not in sizes:
+                raise SavingError(
+                    f"The size {key} of the input {name} depends on a range, and Core ML has no "
+                    f"such sizes. Fix {', '.join(sorted(variables - fixed.keys()))} in sizes."
+                )
+            shape.append(key if value is None else value)
+    unknown = sorted(sizes.keys() - used)
+    if unknown:
+        known = ", ".join(sorted(used)) or "none"
+        raise SavingError(
+            f"sizes has {unknown[0]!r}, which is not an open size of the function. It has: {known}."
+        )
+    return shapes
