@@ -68,7 +68,6 @@ def _narrow(graph: Any) -> None:
                 proto = tf.make_tensor_proto(array.astype(np.int32), tf.int32, array.shape)
                 node.attr["value"].tensor.CopyFrom(proto)
             for name in [name for name in node.attr if name.startswith("_")]:
-                # coremltools takes results whose shapes are listed for those of other operations.
                 del node.attr[name]
             for attribute in node.attr.values():
                 if attribute.type in _INTEGERS:

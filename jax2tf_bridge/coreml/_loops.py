@@ -3,7 +3,8 @@
 coremltools 9.0 takes the first two values of each loop for a counter and a limit, and drops them.
 It finds each result by the name of the function's output, "identity_2", and by its only reader,
 which must have no other inputs. It renames the nodes of a function for each loop that calls it, so
-each loop needs functions of its own.
+each loop needs functions of its own. It takes elements of the first result of an Unpack of a
+constant for its results, so each becomes a GatherV2.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ class _Rewriter:
             elif node.op in _LOOPS:
                 node.op = "StatelessWhile"
                 self._rewrite_loop(node, nodes, returned)
+            elif node.op == "Unpack":
+                _unpack_by_gathers(node, nodes, returned)
 
     def _copy(self, reference: Any) -> Any:
         """Returns a copy of a function that nothing else calls, and makes `reference` name it."""
@@ -86,10 +89,8 @@ class _Rewriter:
             loop.attr["output_shapes"].list.shape.extend([*scalars, *shapes])
         operands = []
         for name in _DROPPED:
-            constant = nodes.add(name=f"{name}_of_{loop.name}", op="Const")
-            constant.attr["dtype"].type = _INT32
-            constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(0, tf.int32))
-            operands.append(constant.name if returned is None else f"{constant.name}:output:0")
+            operand = _add_constant(nodes, f"{name}_of_{loop.name}", 0)
+            operands.append(operand if returned is None else f"{operand}:output:0")
         loop.input[:] = [*operands, *loop.input]
         _read_by_identities(loop, nodes, returned, dtypes, len(_DROPPED))
 
@@ -116,8 +117,10 @@ def _name_results(function: Any, start: int) -> None:
 
 def _read_by_identities(
     node: Any, nodes: Any, returned: MutableMapping[str, str] | None, dtypes: Any, start: int
-) -> None:
+) -> dict[int, Any]:
     """Lets an Identity read each result of a node, in place of all other readers.
+
+    Returns the identities by the number of the result.
 
     Args:
       node: the loop or branch.
@@ -138,18 +141,44 @@ def _read_by_identities(
         return reader if returned is None else f"{reader}:output:0"
 
     for reader in nodes:
-        if reader is not node:
+        if any(tensor.partition(":")[0] == node.name for tensor in reader.input):
             reader.input[:] = [move(tensor) for tensor in reader.input]
     if returned is not None:
         for name, tensor in returned.items():
             returned[name] = move(tensor)
+    readers = {}
     for number in sorted(numbers):
         output = f":{number + start}" if returned is None else f":output:{number + start}"
-        _add_identity(
-            nodes, f"value_{number}_of_{node.name}", f"{node.name}{output}", dtypes[number]
-        )
+        name = f"value_{number}_of_{node.name}"
+        readers[number] = _add_identity(nodes, name, f"{node.name}{output}", dtypes[number])
+    return readers
 
 
-def _add_identity(nodes: Any, name: str, tensor: str, dtype: int) -> None:
+def _unpack_by_gathers(node: Any, nodes: Any, returned: MutableMapping[str, str] | None) -> None:
+    dtype = node.attr["T"].type
+    readers = _read_by_identities(node, nodes, returned, [dtype] * node.attr["num"].i, 0)
+    for number, reader in readers.items():
+        operands = []
+        for name, value in (("place", number), ("axis", node.attr["axis"].i)):
+            operand = _add_constant(nodes, f"{name}_of_{reader.name}", value)
+            operands.append(operand if returned is None else f"{operand}:output:0")
+        reader.op = "GatherV2"
+        reader.input[:] = [node.input[0], *operands]
+        reader.attr.clear()
+        reader.attr["Tparams"].type = dtype
+        for name in ("Tindices", "Taxis"):
+            reader.attr[name].type = _INT32
+    nodes.remove(node)
+
+
+def _add_constant(nodes: Any, name: str, value: int) -> str:
+    node = nodes.add(name=name, op="Const")
+    node.attr["dtype"].type = _INT32
+    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, tf.int32))
+    return name
+
+
+def _add_identity(nodes: Any, name: str, tensor: str, dtype: int) -> Any:
     node = nodes.add(name=name, op="Identity", input=[tensor])
     node.attr["T"].type = dtype
+    return node

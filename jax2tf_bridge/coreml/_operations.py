@@ -85,6 +85,13 @@ def _zeros(shaped: Any, like: Any) -> Any:
     return Builder.mul(x=numbers, y=_scalar(-0.0 if types.is_float(like.dtype) else 0, like))
 
 
+def _reshape(node: Any, x: Any, shape: Any) -> Any:
+    # coremltools makes scalars by reshape that do not have the type of other scalars.
+    if x.rank and tuple(shape.shape) == (0,):
+        return Builder.squeeze(x=x, axes=list(range(x.rank)), name=node.name)
+    return Builder.reshape(x=x, shape=shape, name=node.name)
+
+
 _CONVERSIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
         "Cast": _cast,
@@ -92,6 +99,7 @@ _CONVERSIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "IsNan": _is_nan,
         "NotEqual": _not_equal,
         "OnesLike": _ones_like,
+        "Reshape": _reshape,
         "Select": _select,
         "SelectV2": _select,
         "TensorScatterUpdate": _scatter_update,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import tensorflow as tf
 
 from jax2tf_bridge.coreml._graph import make_graph
 from jax2tf_bridge.emitters import find_source_line
@@ -143,7 +144,25 @@ def save_coreml(
             part.rename(Path(written, part.name))
         within.rmdir()
         size = sum(file.stat().st_size for file in Path(written).rglob("*") if file.is_file())
-    return CoreMLModel(place, signature.inputs, signature.outputs, size, precision)
+    inputs, outputs = (
+        {name: _fix(served, sizes or {}) for name, served in side.items()}
+        for side in (signature.inputs, signature.outputs)
+    )
+    return CoreMLModel(place, inputs, outputs, size, precision)
+
+
+def _fix(served: ServedArray, sizes: Sizes) -> ServedArray:
+    """Returns a type with the sizes that are fixed."""
+    if served.shape is None:
+        return served
+    fixed = {key: size for key, size in sizes.items() if isinstance(size, int)}
+    return ServedArray(
+        served.dtype,
+        tuple(
+            size if size is None else known if (known := evaluate_shape([size], fixed)[0]) else size
+            for size in served.shape
+        ),
+    )
 
 
 def _import_coremltools() -> Any:
@@ -175,13 +194,16 @@ def _convert(signature: FrozenSignature, sizes: Sizes, precision: Precision) -> 
         for name, shape in shapes.items()
     }
     function = make_graph(signature.graph, known)
-    graph = function.graph.as_graph_def()
+    outputs = list(signature.outputs)
+    graph = tf.compat.v1.graph_util.extract_sub_graph(function.graph.as_graph_def(), outputs)
+    used = {node.name for node in graph.node}
     dtypes = {tensor.op.name: tensor.dtype.as_numpy_dtype for tensor in function.inputs}
     inputs = [
         ct.TensorType(
             name, [ranges.get(size, size) for size in shape] or [1], np.dtype(dtypes[name]).type
         )
         for name, shape in shapes.items()
+        if name in used
     ]
     try:
         return ct.convert(
@@ -189,7 +211,7 @@ def _convert(signature: FrozenSignature, sizes: Sizes, precision: Precision) -> 
             source="tensorflow",
             convert_to="mlprogram",
             inputs=inputs,
-            outputs=[ct.TensorType(name) for name in signature.outputs],
+            outputs=[ct.TensorType(name) for name in outputs],
             compute_precision=ct.precision.FLOAT16
             if precision == "float16"
             else ct.precision.FLOAT32,

@@ -52,9 +52,12 @@ def _look_up(function: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Kernel
             return tf.math.floormod(tf.concat(digits, -1), _DIGITS)
 
         index = tf.add(tf.multiply(list_digits(x), _DIGITS), list_digits(y))
-        weights = tf.constant([*_DIGIT_WEIGHTS, *_DIGIT_WEIGHTS], tf.int32)
-        results = tf.split(tf.multiply(tf.gather(tf.constant(table), index), weights), 2, -1)
-        low, high = (tf.reduce_sum(half, -1) for half in results)
+        digits = tf.gather(tf.constant(table), index)
+        none = np.zeros_like(_DIGIT_WEIGHTS)
+        low, high = (
+            tf.reduce_sum(tf.multiply(digits, tf.constant(weights, tf.int32)), -1)
+            for weights in ([*_DIGIT_WEIGHTS, *none], [*none, *_DIGIT_WEIGHTS])
+        )
         return tf.cast(tf.add(tf.multiply(high, 65536), low), x.dtype)
 
     return call
