@@ -49,7 +49,7 @@ def draw(seed: Any, x: Any) -> Any:
 
 def trace(function: Any, args: list[Any]) -> Any:
     (frozen,) = freeze_signatures(Signature(function, args=args), None, None, RUNTIME).values()
-    shapes = {name: served.shape or [1] for name, served in frozen.inputs.items()}
+    shapes: dict[str, Any] = {name: served.shape or [1] for name, served in frozen.inputs.items()}
     return make_graph(frozen.graph, shapes)
 
 
