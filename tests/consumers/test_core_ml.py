@@ -16,7 +16,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.consumers]
 # Those that other converters take as well, so that they are exported once.
 _MODELS = frozenset({"actor_critic", "recommender"})
 _WITH_OPEN_SIZES = frozenset(
-    {"dual_encoder", "keras_mobilenet", "quantised_dense", "recommender", "resnet50"}
+    {
+        "actor_critic",
+        "dual_encoder",
+        "keras_mobilenet",
+        "quantised_dense",
+        "recommender",
+        "resnet50",
+        "vae",
+    }
 )
 _REFUSED = frozenset({"language_model"})
 """Models that coremltools does not convert: Core ML has no arrays of 6 axes."""
