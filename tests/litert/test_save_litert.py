@@ -255,6 +255,7 @@ def test_representative_data_that_does_not_fit(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_what_litert_does_otherwise_by_itself(tmp_path: Path) -> None:
     """LiteRT writes loop variables one by one, and its converter makes infinities finite."""
 
@@ -294,6 +295,7 @@ def _answers(tmp_path: Path, f: Any, *args: Any, **options: Any) -> dict[str, An
     return answers
 
 
+@pytest.mark.slow
 def test_switches_sorted_keys_remainders_and_roots(tmp_path: Path) -> None:
     def f(x: Any, y: Any, i: Any, words: Any) -> dict[str, Any]:
         branches = [lambda v, k=k: v * k + k for k in range(1, 6)]
@@ -314,6 +316,7 @@ def test_switches_sorted_keys_remainders_and_roots(tmp_path: Path) -> None:
         np.testing.assert_allclose(found[name], expected, rtol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
 def test_sorts_transposed_floats(tmp_path: Path) -> None:
     # A reshape between the bits and the sort keys would share the memory of the bits, and LiteRT
     # would overwrite them.
@@ -323,6 +326,7 @@ def test_sorts_transposed_floats(tmp_path: Path) -> None:
     np.testing.assert_array_equal(answers["output_1"], [[0, 1], [0, 1]])
 
 
+@pytest.mark.slow
 def test_scatters_over_infinity_of_the_same_row_and_of_all_integers(tmp_path: Path) -> None:
     x = np.full((3, 4), np.inf, np.float32)
     x[1] = 2
@@ -350,6 +354,7 @@ def test_scatters_over_infinity_of_the_same_row_and_of_all_integers(tmp_path: Pa
         np.testing.assert_array_equal(found[name], expected, err_msg=name)
 
 
+@pytest.mark.slow
 def test_bits_are_counted_and_segments_of_floats_multiplied(tmp_path: Path) -> None:
     x = RANDOM.normal(size=(5, 2)).astype(np.float32)
     rows = np.array([2, 0, 2, -1, 0], np.int32)
@@ -404,12 +409,14 @@ def _served(array: np.ndarray) -> ServedArray:
     return ServedArray.of_tensor(tf.TensorSpec(array.shape, array.dtype))
 
 
+@pytest.mark.slow
 def test_an_exact_gelu_is_one_operator(tmp_path: Path) -> None:
     gelu = Signature(lambda x: jax.nn.gelu(x, approximate=False), args=[X])
     model = save_litert(tmp_path / "gelu.tflite", gelu)
     assert inspect(model.path).facts["ops"] == [{"name": "GELU", "count": 1, "custom": False}]
 
 
+@pytest.mark.slow
 def test_atan2_of_a_number_and_an_array_of_open_sizes(tmp_path: Path) -> None:
     x = np.linspace(-2, 2, 18, dtype=np.float32).reshape(3, 2, 3)
     f = lambda x: jnp.arctan2(jnp.float32(1), x)  # noqa: E731
@@ -417,6 +424,7 @@ def test_atan2_of_a_number_and_an_array_of_open_sizes(tmp_path: Path) -> None:
     np.testing.assert_allclose(answers["output_0"], np.arctan2(np.float32(1), x), rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bool", "int64", "float32"])
 def test_the_last_of_equal_indices_is_set(tmp_path: Path, dtype: str) -> None:
     def set_twice(x: Any, updates: Any) -> Any:
@@ -450,6 +458,7 @@ def test_arrays_without_elements_are_named(tmp_path: Path) -> None:
         save_litert(tmp_path / "diff.tflite", Signature(halves, args=[X[:, :1]]))
 
 
+@pytest.mark.slow
 def test_slices_of_six_axes(tmp_path: Path) -> None:
     """LiteRT slices at most five."""
 
@@ -469,6 +478,7 @@ def test_slices_of_six_axes(tmp_path: Path) -> None:
         np.testing.assert_array_equal(actual[f"output_{number}"], expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_lgamma_of_an_open_size(tmp_path: Path, dtype: str) -> None:
     x = np.array([-0.4, 0.05, 3, 30], dtype)
@@ -480,6 +490,7 @@ def test_lgamma_of_an_open_size(tmp_path: Path, dtype: str) -> None:
     np.testing.assert_allclose(found.astype(np.float32), expected, rtol=tolerance)
 
 
+@pytest.mark.slow
 def test_bits_of_arrays_with_five_axes(tmp_path: Path) -> None:
     """LiteRT's BitwiseXor and RightShift end the process where they broadcast five axes."""
 

@@ -250,6 +250,7 @@ def test_padded_calls_and_gradients(tmp_path: Path) -> None:
     np.testing.assert_array_equal(tape.gradient(result, model.params["w"]), np.full((3, 2), 2.0))
 
 
+@pytest.mark.slow
 def test_litert_keeps_keys_and_half_floats(tmp_path: Path) -> None:
     def draw(params: Any, x: Any) -> Any:
         key, own = jax.random.split(params["key"])
@@ -427,6 +428,7 @@ def test_readers_do_not_wait_for_a_step(root: Path) -> None:
         assert list_locks(model.signatures[name]) == {"updates", "weights"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["int16", "uint16", "uint64", "float16"])
 def test_litert_changes_weights_of_dtypes_that_it_lacks(tmp_path: Path, dtype: str) -> None:
     params = {"w": np.array([1, 2, 3], dtype)}
@@ -443,6 +445,7 @@ def test_litert_changes_weights_of_dtypes_that_it_lacks(tmp_path: Path, dtype: s
     np.testing.assert_array_equal(weights.astype(dtype), params["w"] + 2)
 
 
+@pytest.mark.slow
 def test_many_weights_are_counted(root: Path, tmp_path: Path) -> None:
     written = save_litert(
         tmp_path / "m.tflite", TRAINING.signatures(), params=TRAINING.state, verify=False
@@ -494,6 +497,7 @@ def test_weight_signatures_need_a_step(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_litert_takes_steps_that_divide_noise(tmp_path: Path) -> None:
     """Without a gradient, Adam divides rounding noise by itself: any sign is right."""
     training = TRAININGS[2]
@@ -516,6 +520,7 @@ def test_litert_takes_steps_that_divide_noise(tmp_path: Path) -> None:
     assert list(written.signatures) == ["train", "get_weights", "set_weights"]
 
 
+@pytest.mark.slow
 def test_what_a_model_learned_is_published(root: Path, tmp_path: Path) -> None:
     place = tmp_path / "served"
     publish(place, TRAINING.signatures(), params=TRAINING.state, weight_signatures=["get_weights"])
@@ -543,6 +548,7 @@ def test_a_forgotten_option_is_noted(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_litert_quantizes_what_a_step_does_not_compute(tmp_path: Path) -> None:
     x, y = np.linspace(-1, 1, 128, dtype=np.float32).reshape(2, 2, 32)
     params = {"w": np.linspace(-1, 1, 1024, dtype=np.float32).reshape(32, 32)}
@@ -590,6 +596,7 @@ def test_litert_quantizes_what_a_step_does_not_compute(tmp_path: Path) -> None:
         write(tmp_path / "m", representative_data=[x])
 
 
+@pytest.mark.slow
 def test_litert_compares_the_weights_after_a_step(tmp_path: Path) -> None:
     """An update that only LiteRT leaves out is found, though it is small beside the weight."""
     rate = np.float32(1e-4)

@@ -144,6 +144,7 @@ def test_equal_functions_have_no_location(model: Path) -> None:
     assert verify(model, scaled, samples=1, locate=True).location is None
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is deprecated:UserWarning")
 def test_a_litert_model_is_compared_and_its_line_is_named(model: Path, tmp_path: Path) -> None:
     file = tmp_path / "model.tflite"
