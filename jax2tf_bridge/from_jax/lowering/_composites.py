@@ -20,7 +20,7 @@ from jax2tf_bridge._operations import COMPOSITES
 from jax2tf_bridge.bytecode import STOP_GRADIENT
 from jax2tf_bridge.errors import NotExportableError
 from jax2tf_bridge.from_jax._jax_compat import ir
-from jax2tf_bridge.from_jax._jax_compat_lowering import Rule, lower_fun, make_platform_rule
+from jax2tf_bridge.from_jax._jax_compat_lowering import Rule, lower_by_platform, lower_fun
 from jax2tf_bridge.from_jax.stablehlo import make_integer, replace_operation
 
 Attributes = Mapping[str, bool | int]
@@ -54,9 +54,13 @@ def composite_rules(rules: Mapping[Any, Rule]) -> dict[Any, Rule]:
 
     `rules` are the other overrides of the export, which lower the decompositions.
     """
+    partial = functools.partial
     return {
-        p: functools.partial(
-            _lower_to_composite, name, to_attributes, rules.get(p) or make_platform_rule(p, {})
+        p: partial(
+            _lower_to_composite,
+            name,
+            to_attributes,
+            rules.get(p) or partial(lower_by_platform, p, {}),
         )
         for p, name, to_attributes in _list_composites()
     }
