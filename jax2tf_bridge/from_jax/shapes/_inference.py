@@ -367,8 +367,8 @@ def check_requirements_allowed(
     new = _list_new(before, after)
     if not new or options.infer:
         return
-    scopes = function.words.scopes_hold_all
-    stated = before.scope.constraints if scopes else options.constraints
+    in_scopes = function.words.scopes_hold_all
+    stated = before.scope.constraints if in_scopes else options.constraints
     raise requirements_error(function, options.call, new, [str(c) for c in stated])
 
 
