@@ -289,7 +289,7 @@ def _update_module(portable: PortableFunction) -> bytes:
         return _restore_meshes(portable.module.data)
     _load_lapack()
     module = read_stablehlo_module(portable)
-    rewrite_calls(module, portable.name, keep_current=True)
+    rewrite_calls(module, portable.name, None)
     for call in module.custom_calls():
         if is_retired(call.name):
             raise UnsupportedByTargetError(

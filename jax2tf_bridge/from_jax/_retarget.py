@@ -63,7 +63,7 @@ def retarget(
     portable = as_portable_function(portable, "retarget")
     target = as_target(target)
     module = read_stablehlo_module(portable)
-    rewrite_calls(module, portable.name, keep_current=False, target=target)
+    rewrite_calls(module, portable.name, target)
     if portable.module.nr_devices == 1:
         module.reduce_to_one_device(portable.name)
     module.narrow_platform_index()
