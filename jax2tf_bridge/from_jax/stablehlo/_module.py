@@ -264,22 +264,10 @@ class StableHloModule:
 
     def narrow_platform_index(self) -> None:
         """Narrows main's platform index to int32, which TF 2.15 needs; with x64 it is int64."""
-        main = find_main(self._module)
-        attributes = attribute(main, "arg_attrs")
-        block = main.regions[0].blocks[0]
-        if not attributes or _PLATFORM_INDEX not in str(attributes[0]):
-            return
-        function = function_type(main)
-        wide, *others = function.inputs
-        if str(wide) != "tensor<i64>":
-            return
-        with self._edit():
-            index: Any = block.arguments[0]
-            index.set_type(ir.RankedTensorType.get([], ir.IntegerType.get_signless(32)))
-            with ir.InsertionPoint.at_block_begin(block):
-                widened = ir.Operation.create("stablehlo.convert", results=[wide], operands=[index])
-            index.replace_all_uses_except(widened.results[0], widened)
-            set_function_type(main, [index.type, *others], function.results)
+        attributes = attribute(find_main(self._module), "arg_attrs")
+        has_index = attributes and _PLATFORM_INDEX in str(attributes[0])
+        if has_index and self.main_types()[0][0] == "tensor<i64>":
+            self.retype_main({0: "i32"}, {})
 
     def retype_main(self, inputs: Mapping[int, str], results: Mapping[int, str]) -> None:
         """Changes the element types of some arguments and results of main.
