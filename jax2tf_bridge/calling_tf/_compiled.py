@@ -176,8 +176,7 @@ def _make_portable(bytecode: bytes) -> bytes:
             # A copy is an identity, which StableHLO does not have.
             op.results[0].replace_all_uses_with(op.operands[0])
             op.erase()
-        version = ".".join(map(str, jax_compat.current_stablehlo_version()))
-        return jax_compat.serialize_module(module, version)
+        return jax_compat.serialize_module(module)
 
 
 def _parse_type(text: str) -> Aval:

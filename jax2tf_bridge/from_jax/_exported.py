@@ -15,7 +15,6 @@ from jax import export as jax_export
 
 from jax2tf_bridge._dtypes import ELEMENT_TYPES
 from jax2tf_bridge._utils import once_per_object
-from jax2tf_bridge.bytecode import version_text
 from jax2tf_bridge.errors import FunctionError, ShapeError, UnsupportedByTargetError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._archives import is_retired, rewrite_calls
@@ -311,13 +310,12 @@ def _restore_meshes(module: bytes) -> bytes:
     """
     if _MESHES not in module:
         return module
-    version = version_text(_jax_compat.current_stablehlo_version())
     with _jax_compat.make_ir_context():
         read = _jax_compat.deserialize_module(module)
         _jax_compat.run_passes(read, _MESHES_FROM_TEXT)
         if MANUAL_COMPUTATION in module:
             restore_manual_computations(read)
-        return _jax_compat.serialize_module(read, version, mixed=True)
+        return _jax_compat.serialize_module(read, mixed=True)
 
 
 def _count_made_orders(portable: PortableFunction) -> int:

@@ -396,13 +396,12 @@ class StableHloModule:
           LossyError: the version cannot express the module, or drops a part of it.
         """
         target = version_text(version)
-        newest = version_text(_jax_compat.current_stablehlo_version())
         with self._context:
             expanded = ir.Module.parse(_jax_compat.module_bytecode(self._module))
             try:
                 _jax_compat.run_passes(expanded, _EXPAND.format(version=target))
                 if self.uses_shardy() and self._has_open_sizes():
-                    artifact = _jax_compat.serialize_module(expanded, newest)
+                    artifact = _jax_compat.serialize_module(expanded)
                     expanded = _jax_compat.deserialize_module(artifact)
                     add_sharding_shapes(expanded)
                 artifact = _jax_compat.serialize_module(expanded, target)
@@ -412,7 +411,7 @@ class StableHloModule:
             if _are_texts_equal(_print(written), _print(expanded)):
                 return artifact
             # Compare two artifacts, which differ only by version.
-            again = _jax_compat.serialize_module(expanded, newest)
+            again = _jax_compat.serialize_module(expanded)
             before, after = _print(_jax_compat.deserialize_module(again)), _print(written)
         if before != after:
             pairs = itertools.zip_longest(before.splitlines(), after.splitlines(), fillvalue="")
