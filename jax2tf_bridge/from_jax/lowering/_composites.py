@@ -21,7 +21,7 @@ from jax2tf_bridge.bytecode import STOP_GRADIENT
 from jax2tf_bridge.errors import NotExportableError
 from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax._jax_compat_lowering import Rule, lower_by_platform, lower_fun
-from jax2tf_bridge.from_jax.stablehlo import make_integer, replace_operation
+from jax2tf_bridge.from_jax.stablehlo import make_integer, replace_by_operation
 
 Attributes = Mapping[str, bool | int]
 # Converts an equation's parameters; returns None if the composite cannot express them.
@@ -114,24 +114,19 @@ def _replace_by_composite(
         return results  # JAX inlined the decomposition, which is equivalent
     n_sizes = len(call.operands) - n_operands
     all_attributes = {**attributes, **({SIZES: n_sizes} if n_sizes else {})}
-    with call.context, ir.InsertionPoint(call):
+    with call.context:
         mlir_attributes: dict[str, ir.Attribute] = {
             key: ir.BoolAttr.get(value) if isinstance(value, bool) else make_integer(value)
             for key, value in all_attributes.items()
         }
-        composite = ir.Operation.create(
-            "stablehlo.composite",
-            results=[result.type for result in call.results],
-            operands=list(call.operands),
-            attributes={
-                "name": ir.StringAttr.get(name),
-                "composite_attributes": ir.DictAttr.get(mlir_attributes),
-                "decomposition": call.attributes["callee"],
-                "version": make_integer(1, 32),
-            },
-            loc=call.location,
-        )
-        replace_operation(call, composite.results)
+        composite_attributes = {
+            "name": ir.StringAttr.get(name),
+            "composite_attributes": ir.DictAttr.get(mlir_attributes),
+            "decomposition": call.attributes["callee"],
+            "version": make_integer(1, 32),
+        }
+        operation = "stablehlo.composite"
+        composite = replace_by_operation(call, operation, call.operands, composite_attributes)
     return list(composite.results)
 
 

@@ -26,6 +26,7 @@ from jax2tf_bridge.from_jax.stablehlo._operations import (
     custom_call_target,
     find_main,
     function_type,
+    replace_by_operation,
     replace_operation,
     set_function_type,
     symbol_name,
@@ -441,16 +442,9 @@ def _create_constant(kind: Any, data: bytes | memoryview) -> Any:
 
 
 def _add_operands(call: Any, operands: Sequence[Any]) -> None:
-    with ir.InsertionPoint(call):
-        new_call = ir.Operation.create(
-            "func.call",
-            results=[result.type for result in call.results],
-            operands=[*call.operands, *operands],
-            attributes=attributes_of(call),
-            loc=call.location,
-        )
+    all_operands = [*call.operands, *operands]
+    new_call = replace_by_operation(call, "func.call", all_operands, attributes_of(call))
     _extend_argument_attributes(new_call, len(operands))
-    replace_operation(call, new_call.results)
 
 
 def _extend_argument_attributes(operation: Any, count: int) -> None:

@@ -30,6 +30,7 @@ from jax2tf_bridge.from_jax.stablehlo._operations import (
     drop_empty_attributes,
     find_main,
     function_type,
+    replace_by_operation,
     replace_operation,
     set_function_type,
     symbol_name,
@@ -461,15 +462,9 @@ def _convert(value: Any, kind: Any) -> Any:
 def _replace_by_chlo(call: Any) -> None:
     """Replaces a custom call "mhlo.NAME" by the CHLO operation that it stands for."""
     name = custom_call_target(call).removeprefix("mhlo.")
-    with ir.InsertionPoint(call):
-        operation = ir.Operation.create(
-            f"chlo.{'top_k' if name == 'topk' else name}",
-            results=[result.type for result in call.results],
-            operands=list(call.operands),
-            attributes=attributes_of(ir.DictAttr(call.attributes["mhlo.attributes"])),
-            loc=call.location,
-        )
-    replace_operation(call, operation.results)
+    name = f"chlo.{'top_k' if name == 'topk' else name}"
+    attributes = attributes_of(ir.DictAttr(call.attributes["mhlo.attributes"]))
+    replace_by_operation(call, name, call.operands, attributes)
 
 
 def _describe(name: str, location: str) -> ModuleOperation:
