@@ -326,7 +326,7 @@ class _Lifting(Generic[T]):
                 if dtype in _WITHOUT_BUFFER:
                     data = _read_from_bytecode(constant)
                 else:
-                    data = _view_buffer(value)
+                    data = _view_bytes(np.asarray(memoryview(value)))
             token = None if data is None else self._intern(shape, dtype, data)
             self._by_attribute[value] = token
         return self._by_attribute[value]
@@ -398,10 +398,6 @@ def _describe_large(operation: Any, taken: np.ndarray | None) -> _LargeConstant 
 def _find_symbols(operation: Any) -> set[str]:
     texts = map(str, attributes_of(operation).values())
     return {a or b for text in texts for a, b in _SYMBOL.findall(text)}
-
-
-def _view_buffer(value: Any) -> memoryview:
-    return _view_bytes(np.asarray(memoryview(value)))
 
 
 def _view_bytes(array: np.ndarray) -> memoryview:
