@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,7 @@ def _has_safe_derivative(equation: Any) -> bool:
         return all(map(is_surely_differentiable, params["branches"]))
     is_loop = name == "scan" and isinstance(params["length"], int)
     if is_loop or (name in CALLS and params.get("policy") is None):
-        inner = [*inner_jaxprs(params)]
+        inner = _list_called_jaxprs(params)
         return bool(inner) and all(map(is_surely_differentiable, inner))
     return False
 
@@ -131,7 +131,7 @@ def has_jax_gradient_in_tensorflow(jaxpr: Any, needed_results: list[bool] | None
         if not any(needed_outputs):
             continue
         name = equation.primitive.name
-        inner = [*inner_jaxprs(equation.params)]
+        inner = _list_called_jaxprs(equation.params)
         if name in CALLS and inner:
             if not all(has_jax_gradient_in_tensorflow(j, needed_outputs) for j in inner):
                 return False
@@ -217,11 +217,9 @@ def _is_plain_convolution(equation: Any) -> bool:
     return all(d == 1 for d in params["rhs_dilation"]) and (groups == 1 or is_depthwise)
 
 
-def inner_jaxprs(params: Mapping[str, Any]) -> Iterator[Any]:
-    """Yields the jaxpr that an equation with one of CALLS, or a loop, runs."""
-    for key in ("jaxpr", "call_jaxpr"):
-        if key in params:
-            yield getattr(params[key], "jaxpr", params[key])
+def _list_called_jaxprs(params: Mapping[str, Any]) -> list[Any]:
+    """Lists the jaxpr that an equation with one of CALLS, or a loop, runs."""
+    return [params[key] for key in ("jaxpr", "call_jaxpr") if key in params]
 
 
 def _is_differentiable(var: Any) -> bool:

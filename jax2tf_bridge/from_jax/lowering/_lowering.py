@@ -178,15 +178,15 @@ def _lower_for_platforms(
         module.reduce_to_one_device(name)
     module.narrow_platform_index()
     graph_functions = take_graph_functions(module)
-    if not options.target.xla:
+    if options.target.xla:
+        module.expand()
+        module.keep_nan()
+        for call in module.custom_calls():
+            if not options.allows_custom_call(call.name, platforms):
+                raise _make_custom_call_error(name, call, platforms, options.target)
+    else:
         # Composites stay. Operations that TensorFlow lacks are reported when the module is written.
         check_one_device(name, exported.nr_devices, options.target)
-        return LoweredModule(exported, module, captured, graph_functions)
-    module.expand()
-    module.keep_nan()
-    for call in module.custom_calls():
-        if not options.allows_custom_call(call.name, platforms):
-            raise _make_custom_call_error(name, call, platforms, options.target)
     return LoweredModule(exported, module, captured, graph_functions)
 
 
