@@ -84,11 +84,10 @@ def compile_function(
                 reasons={platform: "no device"},
             )
         return module
-    compiled: CompiledModule = function.get_or_make(
+    return function.get_or_make(
         ("module", *avals, platform, uses_64_bits()),
         lambda: _compile(function.name, function.get_trace(avals), platform, device),
     )
-    return compiled
 
 
 def export_compiled(

@@ -134,11 +134,10 @@ def make_embedded_graph(
     check_no_updates(function.name, traced)
     if traced.concrete.captured_inputs:
         return _embed_graph(function.name, traced, avals, results)
-    embedded: EmbeddedGraph = function.get_or_make(
+    return function.get_or_make(
         ("graph", *avals, *results, uses_64_bits()),
         lambda: _embed_graph(function.name, traced, avals, results),
     )
-    return embedded
 
 
 def _embed_graph(

@@ -35,10 +35,7 @@ def make_batch_function(function: FlatFunction, batched: Sequence[bool]) -> Flat
       function: the function of one row.
       batched: for each flat argument, whether it has a batch axis.
     """
-    batch: FlatFunction = function.get_or_make(
-        ("batch", *batched), lambda: _Batch(function, tuple(batched))
-    )
-    return batch
+    return function.get_or_make(("batch", *batched), lambda: _Batch(function, tuple(batched)))
 
 
 class _Batch(FlatFunction):
@@ -139,7 +136,7 @@ class _Batch(FlatFunction):
     def _is_vectorizable(self, tensors: Sequence[tf.Tensor], row: FunctionTrace) -> bool:
         avals = [get_aval(t) for t in tensors]
         key = ("vectorizable", *avals)
-        return bool(self.get_or_make(key, lambda: self._can_be_vectorized(avals, row)))
+        return self.get_or_make(key, lambda: self._can_be_vectorized(avals, row))
 
     def _can_be_vectorized(self, avals: Sequence[Aval], row: FunctionTrace) -> bool:
         """Returns whether TensorFlow can vectorize every operation, by tracing it."""
@@ -181,11 +178,10 @@ def make_vjp(function: FlatFunction, places: Sequence[int], results: Sequence[in
     Returns:
       A function of the n arguments and the cotangents, which returns a cotangent per place.
     """
-    gradient: FlatFunction = function.get_or_make(
+    return function.get_or_make(
         ("gradient", tuple(places), tuple(results)),
         lambda: _GradientFunction(function, tuple(places), tuple(results)),
     )
-    return gradient
 
 
 class _GradientFunction(FlatFunction):
