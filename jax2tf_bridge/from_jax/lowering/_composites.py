@@ -56,13 +56,14 @@ def composite_rules(rules: Mapping[Any, Rule]) -> dict[Any, Rule]:
     """
     partial = functools.partial
     return {
-        p: partial(
+        primitive: partial(
             _lower_to_composite,
-            name,
-            to_attributes,
-            rules.get(p) or partial(lower_by_platform, p, {}),
+            row.name,
+            _pick_parameters(*row.parameters, unless=row.unless),
+            rules.get(primitive) or partial(lower_by_platform, primitive, {}),
         )
-        for p, name, to_attributes in _list_composites()
+        for row in COMPOSITES.values()
+        if row.primitive and (primitive := _find_primitive(row.primitive)) is not None
     }
 
 
@@ -128,15 +129,6 @@ def _replace_by_composite(
         operation = "stablehlo.composite"
         composite = replace_by_operation(call, operation, call.operands, composite_attributes)
     return list(composite.results)
-
-
-def _list_composites() -> list[tuple[Any, str, _ToAttributes]]:
-    """Lists (primitive, name of its composite, function that converts its parameters)."""
-    return [
-        (primitive, row.name, _pick_parameters(*row.parameters, unless=row.unless))
-        for row in COMPOSITES.values()
-        if row.primitive and (primitive := _find_primitive(row.primitive)) is not None
-    ]
 
 
 def _find_primitive(name: str) -> Any:
