@@ -326,7 +326,7 @@ class _Lifting(Generic[T]):
                 if dtype in _WITHOUT_BUFFER:
                     data = _read_from_bytecode(constant)
                 else:
-                    data = _view_bytes(np.asarray(memoryview(value)))
+                    data = _view_bytes(np.asarray(value))
             token = None if data is None else self._intern(shape, dtype, data)
             self._by_attribute[value] = token
         return self._by_attribute[value]
