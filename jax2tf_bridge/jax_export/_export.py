@@ -365,7 +365,7 @@ def export(
 
     def export_for(*args_specs: Any, **kwargs_specs: Any) -> Exported:
         args = [
-            spec if function.is_static(i) else _with_jit_types(spec)
+            spec if i in function.static_argnums else _with_jit_types(spec)
             for i, spec in enumerate(args_specs)
         ]
         kwargs = {
