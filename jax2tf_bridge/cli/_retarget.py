@@ -210,7 +210,7 @@ def _retarget_graph(contents: SavedModelContents, target: Target, console: Conso
         )
         convention = new_module.calling_convention_version
         return NewModule(
-            new_module.module, convention, called.uses_shardy and convention >= _WITH_SHARDY
+            new_module.data, convention, called.uses_shardy and convention >= _WITH_SHARDY
         )
 
     with console.step(f"retargeting {len(contents.modules)} modules"):

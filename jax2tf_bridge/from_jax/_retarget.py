@@ -13,7 +13,6 @@ from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._archives import rewrite_calls
 from jax2tf_bridge.from_jax.stablehlo import (
     WIDE_ELEMENT_TYPES,
-    RetargetedModule,
     StableHloModule,
     check_one_device,
     read_stablehlo_module,
@@ -24,6 +23,7 @@ from jax2tf_bridge.portable import (
     DisabledSafetyCheck,
     Gradient,
     HoldsPortable,
+    Module,
     PortableFunction,
     as_portable_function,
     check_function_types,
@@ -80,12 +80,7 @@ def retarget(
     )
     result = replace(
         portable,
-        module=replace(
-            portable.module,
-            data=retargeted.module,
-            stablehlo_version=retargeted.stablehlo_version,
-            calling_convention_version=retargeted.calling_convention_version,
-        ),
+        module=replace(portable.module, **retargeted._asdict()),
         target=target,
         gradient=_retarget_vjp(portable, target),
         # Expanding the composites for XLA drops stop_gradient.
@@ -145,7 +140,7 @@ def retarget_call(
     has_tokens: bool,
     calling_convention_version: int,
     target: Target,
-) -> RetargetedModule:
+) -> Module:
     """Rewrites the module of an XlaCallModule op, written by any tool, for a target.
 
     Args:
@@ -185,10 +180,7 @@ def retarget_call(
         calling_convention_version=calling_convention_version,
         nr_devices=_count_devices(module),
     )
-    retargeted = retarget(function, target).module
-    return RetargetedModule(
-        retargeted.data, retargeted.stablehlo_version, retargeted.calling_convention_version
-    )
+    return retarget(function, target).module
 
 
 def _count_devices(module: bytes) -> int:

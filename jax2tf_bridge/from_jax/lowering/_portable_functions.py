@@ -102,9 +102,7 @@ def build_portable_function(
         has_platform_index=len(exported.platforms) > 1,
     )
     module = Module(
-        retargeted.module,
-        retargeted.stablehlo_version,
-        retargeted.calling_convention_version,
+        *retargeted,
         kept_arguments=kept_indices,
         platforms=tuple(exported.platforms),
         uses_shape_polymorphism=any(

@@ -35,7 +35,6 @@ from jax2tf_bridge.from_jax.stablehlo._sharding import (
     restore_manual_computations,
 )
 from jax2tf_bridge.from_jax.stablehlo._target_versions import (
-    RetargetedModule,
     check_one_device,
     retarget_module,
 )
@@ -52,7 +51,6 @@ __all__ = [
     "WIDE_ELEMENT_TYPES",
     "ConstantPool",
     "ModuleOperation",
-    "RetargetedModule",
     "StableHloModule",
     "TakenArrays",
     "attribute",
