@@ -12,8 +12,7 @@ from jax2tf_bridge.portable import Aval, PortableFunction
 from jax2tf_bridge.to_tensorflow import _tf_compat
 from jax2tf_bridge.to_tensorflow._constants import Constants, Key, constant_key
 from jax2tf_bridge.to_tensorflow._dtypes import op_spec
-from jax2tf_bridge.to_tensorflow._op import call_op, check_versions
-from jax2tf_bridge.to_tensorflow._operations_call import call_operations
+from jax2tf_bridge.to_tensorflow._op import call_op, call_operations, check_versions
 from jax2tf_bridge.to_tensorflow._shapes import EarlierShapeCheck, ShapeContract
 from jax2tf_bridge.to_tensorflow._tf_functions import TracedOnce, opaque_to_autograph
 

@@ -11,7 +11,7 @@ from jax2tf_bridge.errors import ModuleError
 from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.to_tensorflow import _tf_compat
 from jax2tf_bridge.to_tensorflow._dtypes import op_spec
-from jax2tf_bridge.to_tensorflow._operations_call import call_operations
+from jax2tf_bridge.to_tensorflow._op import call_operations
 
 _CALL_MODULE = "XlaCallModule"
 _CALL_OPS = ("PartitionedCall", "StatefulPartitionedCall")
