@@ -27,12 +27,16 @@ from jax2tf_bridge.inspecting import (
     SavedModelContents,
     describe_saved_model,
     format_releases,
-    get_stored_functions,
     iterate_function_files,
     read_saved_model,
     summary,
 )
-from jax2tf_bridge.portable import PortableFunction, make_called_function, without_xla
+from jax2tf_bridge.portable import (
+    PortableFunction,
+    get_stored_functions,
+    make_called_function,
+    without_xla,
+)
 from jax2tf_bridge.saved_model import (
     GRAPH_FILE,
     CalledModule,

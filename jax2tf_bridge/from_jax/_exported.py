@@ -45,6 +45,7 @@ from jax2tf_bridge.portable import (
     flat_call,
     flat_names,
     flat_tuple,
+    get_stored_functions,
     unwrap_portable,
 )
 from jax2tf_bridge.serialization import forward_registrations
@@ -127,7 +128,8 @@ def _make_exported(portable: PortableFunction) -> jax_export.Exported:
         # The closure must not hold the function, or the cached Exported would keep it alive.
         gradient, name = portable.gradient, portable.name
         with_vjp = _jax_compat.attach_vjp(exported, lambda: to_exported(gradient.get(name)))
-        exported = with_vjp or _make_flat_exported(portable, _count_made_orders(portable))
+        orders = len(get_stored_functions(portable)) - 1
+        exported = with_vjp or _make_flat_exported(portable, orders)
     in_avals, out_avals = _constrain_avals(portable, exported)
     return replace(
         exported,
@@ -239,11 +241,8 @@ def _make_flat_exported(portable: PortableFunction, vjp_order: int) -> jax_expor
     Every release of JAX accepts bytes in the same way, and does not compare their types with those
     of the module.
     """
-    stored: PortableFunction | None = portable
-    for _ in range(vjp_order + 1):
-        if stored is not None:
-            check_stored_types(stored)
-            stored = stored.gradient.vjp
+    for stored in get_stored_functions(portable)[: vjp_order + 1]:
+        check_stored_types(stored)
     portable = embed_lifted_constants(portable, vjp_order)
     flat = replace(
         portable,
@@ -316,13 +315,6 @@ def _restore_meshes(module: bytes) -> bytes:
         if MANUAL_COMPUTATION in module:
             restore_manual_computations(read)
         return _jax_compat.serialize_module(read, mixed=True)
-
-
-def _count_made_orders(portable: PortableFunction) -> int:
-    order, vjp = 0, portable.gradient.vjp
-    while vjp is not None:
-        order, vjp = order + 1, vjp.gradient.vjp
-    return order
 
 
 def _read_constraints(exported: jax_export.Exported) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from jax2tf_bridge.portable import (
     PortableFunction,
     are_types_checked,
     check_function_types,
+    get_stored_functions,
     no_handler_text,
     shared_checks,
     unhandled_calls,
@@ -94,14 +95,11 @@ def check_function(portable: PortableFunction, *, has_arrays: bool = True) -> No
     for i, aval in enumerate(portable.out_avals):
         op_dtype(aval, f"The result {i} of {portable.name}")
     _, newest, _ = installed_versions()
-    stored: PortableFunction | None = portable
-    # A gradient that is too new for this TF is an error only when the user asks for it.
-    while stored is not None and not (
-        stored.target.xla and stored.module.stablehlo_version > newest
-    ):
+    for stored in get_stored_functions(portable):
+        if stored.target.xla and stored.module.stablehlo_version > newest:
+            return  # a gradient that is too new for this TF is an error when the user asks for it
         if not are_types_checked(stored):
             _check_module(stored, original=portable)
-        stored = stored.gradient.vjp
 
 
 def _check_effects(portable: PortableFunction) -> None:
