@@ -216,12 +216,9 @@ def lift(
         for op in module.body.operations
         if op.operation.name == "func.func"
     }
-    lifted: list[T] = []
-    if any(isinstance(part, _LargeConstant) for f in functions.values() for part in f.contents):
-        lifting = _Lifting(functions, intern, share or intern)
-        lifted = list(lifting.lift("main"))
+    lifted = _Lifting(functions, intern, share or intern).lift("main")
     put_back(module, taken)
-    return lifted
+    return list(lifted)
 
 
 def may_be_large(operation: Any) -> bool:
