@@ -344,14 +344,14 @@ def _constrain_avals(
     try:
         scope = scope_to_jax(SymbolicScope(comparisons, check=False))
         # Dtype and memory space are kept, because a new trace would convert 64 bits to 32.
-        renewed: tuple[Any, ...] = tuple(
+        avals = tuple(
             aval.update(shape=tuple(dim_to_jax(d, scope) for d in known.shape))
             for known, aval in zip(known_avals, avals, strict=True)
         )
     except ShapeError:
         # JAX rejects these constraints together; the module checks them.
         return exported.in_avals, exported.out_avals
-    return renewed[: len(exported.in_avals)], renewed[len(exported.in_avals) :]
+    return avals[: len(exported.in_avals)], avals[len(exported.in_avals) :]
 
 
 def _restore_weak_types(known_avals: Sequence[Aval], avals: Sequence[Any]) -> tuple[Any, ...]:
