@@ -401,7 +401,8 @@ class StableHloModule:
             expanded = ir.Module.parse(_jax_compat.module_bytecode(self._module))
             try:
                 _jax_compat.run_passes(expanded, _EXPAND.format(version=target))
-                if self.uses_shardy() and self._has_open_sizes():
+                has_open_sizes = any("?" in kind for kind in self.main_types()[0])
+                if has_open_sizes and self.uses_shardy():
                     artifact = _jax_compat.serialize_module(expanded)
                     expanded = _jax_compat.deserialize_module(artifact)
                     add_sharding_shapes(expanded)
@@ -421,10 +422,6 @@ class StableHloModule:
             name = match.group(1) if match else "an operation"
             raise LossyError(ModuleOperation(name, None, None), f"{target} drops part of: {line}")
         return artifact
-
-    def _has_open_sizes(self) -> bool:
-        inputs, _ = self.main_types()
-        return any("?" in kind for kind in inputs)
 
 
 def _may_have_shardings(data: bytes) -> bool:
@@ -486,9 +483,8 @@ def _make_lossy_error(error: Exception) -> LossyError:
         name = "the type of an argument or result of a function"
     # The message contains whole functions with constants; searching all of it takes seconds.
     before = detail.partition(": error")[0][-_MAX_LOCATION_CHARACTERS:]
-    source = re.search(r"(\S+\.\w+):(\d+):\d+$", before)
-    place = f"{source.group(1)}:{source.group(2)}" if source else None
-    return LossyError(ModuleOperation(name, None, place), detail)
+    place = re.search(r"(\S+\.\w+:\d+):\d+$", before)
+    return LossyError(ModuleOperation(name, None, place and place.group(1)), detail)
 
 
 def _are_texts_equal(left: str, right: str) -> bool:
