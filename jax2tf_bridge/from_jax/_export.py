@@ -149,7 +149,7 @@ class PreparedExport:
             refuse_host_callbacks(traced, name, options)
             return lower(traced, name, options)
 
-        before = collect_assumptions(specs, options, name)
+        before = _collect_assumptions(specs, options, name)
         inferred = infer_and_lower(tracing, before, to_module)
         check_requirements_allowed(before, inferred.assumptions, tracing, options)
         inferred = add_reshape_requirements(inferred, tracing)
@@ -242,12 +242,12 @@ def export_options(
 
 def _trace_trial(function: JaxCallable, specs: Specs, options: ExportOptions) -> TracedTrial:
     tracing = make_traced_function(function, specs, options.words)
-    inferred = infer(tracing, collect_assumptions(specs, options, function.name))
+    inferred = infer(tracing, _collect_assumptions(specs, options, function.name))
     inferred = add_reshape_requirements(inferred, tracing)
     return TracedTrial(inferred.assumptions.requirements, inferred.out_shapes())
 
 
-def collect_assumptions(specs: Specs, options: ExportOptions, name: str) -> SizeAssumptions:
+def _collect_assumptions(specs: Specs, options: ExportOptions, name: str) -> SizeAssumptions:
     """Collects the user's constraints, and those in the scopes of JAX's dimensions.
 
     Raises:
@@ -345,7 +345,7 @@ def eval_polymorphic_shape(
                 "depend on the export. Write the entries of polymorphic_shapes, or read out_avals "
                 "of the portable function that export(f, polymorphic_shapes=AUTO) returns."
             )
-        before = collect_assumptions(specs, options, function.name)
+        before = _collect_assumptions(specs, options, function.name)
         tracing = make_traced_function(function, specs)
         inferred = add_reshape_requirements(infer(tracing, before), tracing)
         check_requirements_allowed(before, inferred.assumptions, tracing, options)
