@@ -57,7 +57,7 @@ class CallArguments:
           DTypeError: an argument is neither a tensor nor an array nor a number.
           ExportError: a static value is not hashable.
         """
-        static_args = {i: a for i, a in enumerate(args) if function.is_static(i)}
+        static_args = {i: a for i, a in enumerate(args) if i in function.static_argnums}
         static_kwargs = {k: v for k, v in kwargs.items() if k in function.static_argnames}
         dynamic = (
             tuple(None if i in static_args else a for i, a in enumerate(args)),

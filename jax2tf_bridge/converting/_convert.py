@@ -22,7 +22,7 @@ except ModuleNotFoundError as e:
     raise MissingDependencyError(*missing, "convert") from e
 
 from jax2tf_bridge.converting._arguments import CallArguments
-from jax2tf_bridge.from_jax import call_text, export_options, export_specs, jax_compat
+from jax2tf_bridge.from_jax import PreparedExport, call_text, export_options, jax_compat
 from jax2tf_bridge.from_jax.arguments import JaxCallable
 from jax2tf_bridge.from_jax.shapes import AutoSpec, Specs, symbolic_specs
 from jax2tf_bridge.from_jax.stablehlo import ConstantPool
@@ -175,7 +175,7 @@ def convert(
     )
     constants = SharedConstants(function.name)
     pool = ConstantPool()
-    portables = _FunctionCache(lambda specs: export_specs(function, specs, options, pool))
+    portables = _FunctionCache(lambda specs: PreparedExport(function, specs, options).run(pool))
 
     def converted(*args: Any, **kwargs: Any) -> Any:
         if jax_compat.is_inside_transformation():

@@ -9,7 +9,6 @@ from jax2tf_bridge.inspecting._functions import SCHEMA
 from jax2tf_bridge.inspecting._functions import format_custom_calls as format_custom_calls
 from jax2tf_bridge.inspecting._functions import format_gradients as format_gradients
 from jax2tf_bridge.inspecting._functions import format_releases as format_releases
-from jax2tf_bridge.inspecting._functions import get_stored_functions as get_stored_functions
 from jax2tf_bridge.inspecting._functions import natural_sort_key as natural_sort_key
 from jax2tf_bridge.inspecting._functions import summary as summary
 from jax2tf_bridge.inspecting._inspect import Inspection, inspect

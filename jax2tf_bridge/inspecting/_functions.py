@@ -15,6 +15,7 @@ from jax2tf_bridge.portable import (
     LiftedConstant,
     PortableFunction,
     array_size,
+    get_stored_functions,
     no_handler_text,
     releases_that_run,
     unhandled_anywhere,
@@ -331,14 +332,6 @@ def format_table(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
     width = max(len(title) for title, _ in filled) + 1
     for title, text in filled:
         yield f"{title + ':':{width}} {text}"
-
-
-def get_stored_functions(portable: PortableFunction) -> tuple[PortableFunction, ...]:
-    """Returns the function and its stored VJPs, by order."""
-    functions = [portable]
-    while (vjp := functions[-1].gradient.vjp) is not None:
-        functions.append(vjp)
-    return tuple(functions)
 
 
 def summary(portable: PortableFunction) -> str:

@@ -214,7 +214,7 @@ def _refine(
                 f"{str(e) or 'The sizes do not fit together.'}"
             ) from e
         results = [str(t) for t in function_type(find_main(module)).results]
-        refined = jax_compat.serialize_module(module, version_text(newest))
+        refined = jax_compat.serialize_module(module)
     return refined, newest, results
 
 

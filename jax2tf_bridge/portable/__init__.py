@@ -64,6 +64,9 @@ from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._portable_function import apply_target as apply_target
 from jax2tf_bridge.portable._portable_function import are_types_checked as are_types_checked
 from jax2tf_bridge.portable._portable_function import as_portable_function as as_portable_function
+from jax2tf_bridge.portable._portable_function import (
+    get_stored_functions as get_stored_functions,
+)
 from jax2tf_bridge.portable._portable_function import key_paths as key_paths
 from jax2tf_bridge.portable._portable_function import keys_text as keys_text
 from jax2tf_bridge.portable._portable_function import mark_types_checked as mark_types_checked

@@ -365,6 +365,14 @@ def _is_exported_by_jax(value: object) -> bool:
     return kind.__name__ == "Exported" and kind.__module__.partition(".")[0] == "jax"
 
 
+def get_stored_functions(portable: PortableFunction) -> tuple[PortableFunction, ...]:
+    """Returns the function and its stored VJPs, by order."""
+    functions = [portable]
+    while (vjp := functions[-1].gradient.vjp) is not None:
+        functions.append(vjp)
+    return tuple(functions)
+
+
 def without_xla(portable: PortableFunction, target: Target | None = None) -> PortableFunction:
     """Returns the function, and its gradients, for a consumer without XLA.
 

@@ -79,7 +79,7 @@ _PLATFORM_ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType({"gpu": ("cu
 # Without XLA the bridge itself reads the module, so the versions must express all of JAX; the
 # first is preferred because older bridges read it. An older jaxlib writes its own version.
 _VERSIONS_WITHOUT_XLA: tuple[Version, ...] = ((1, 13, 7), (1, 18, 0))
-_CONVENTION_WITHOUT_XLA = max(convention for _, convention in TENSORFLOW_RELEASES.values())
+_NEWEST_CONVENTION = max(convention for _, convention in TENSORFLOW_RELEASES.values())
 
 NO_XLA = Argument("no_xla", code="xla=False")
 """The option for a target without XLA, for messages."""
@@ -127,9 +127,8 @@ class Target:
           TargetError: `xla` is neither True nor False.
         """
         versions = tuple(v for v, _ in TENSORFLOW_RELEASES.values())
-        newest_convention = max(c for _, c in TENSORFLOW_RELEASES.values())
         oldest = next(iter(TENSORFLOW_RELEASES))
-        target = Target(f"every TensorFlow from {oldest} on", versions, newest_convention)
+        target = Target(f"every TensorFlow from {oldest} on", versions, _NEWEST_CONVENTION)
         return target._with_choice(xla)
 
     @staticmethod
@@ -180,7 +179,7 @@ class Target:
         """
         versions = _VERSIONS_WITHOUT_XLA
         name = "converters of TensorFlow graphs"
-        return Target(name, versions, _CONVENTION_WITHOUT_XLA, xla=False, for_converters=True)
+        return Target(name, versions, _NEWEST_CONVENTION, xla=False, for_converters=True)
 
     def _with_choice(self, xla: object) -> Target:
         if not isinstance(xla, bool):
@@ -195,7 +194,7 @@ class Target:
         if not self.xla:
             return self
         name = f"{self.name} without XLA"
-        return Target(name, _VERSIONS_WITHOUT_XLA, _CONVENTION_WITHOUT_XLA, xla=False)
+        return Target(name, _VERSIONS_WITHOUT_XLA, _NEWEST_CONVENTION, xla=False)
 
     def custom_calls(self, platforms: Sequence[str]) -> frozenset[str]:
         """Returns the custom calls that have a handler on at least one of `platforms`.
@@ -226,14 +225,14 @@ def as_target(value: object) -> Target:
     )
 
 
-def release_argument(release: str) -> Argument:
+def _name_release(release: str) -> Argument:
     return Argument("target", release, f"Target.tensorflow({release!r})")
 
 
 def _explain_unknown_release(release: str, key: str) -> Message:
     known = list(TENSORFLOW_RELEASES)
     nearest = _find_nearest_release(key)
-    requested, suggestion = release_argument(release), release_argument(nearest or known[-1])
+    requested, suggestion = _name_release(release), _name_release(nearest or known[-1])
     if nearest is None:
         return Message(
             requested,

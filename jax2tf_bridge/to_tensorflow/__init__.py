@@ -34,9 +34,10 @@ from jax2tf_bridge.to_tensorflow._forms import make_form as make_form
 from jax2tf_bridge.to_tensorflow._function import to_tf
 from jax2tf_bridge.to_tensorflow._gradient import StoredGradients as StoredGradients
 from jax2tf_bridge.to_tensorflow._gradient import call_flat as call_flat
+from jax2tf_bridge.to_tensorflow._gradient import convert_cotangent as convert_cotangent
 from jax2tf_bridge.to_tensorflow._gradient import has_tensorflow_gradient as has_tensorflow_gradient
+from jax2tf_bridge.to_tensorflow._op import call_operations as call_operations
 from jax2tf_bridge.to_tensorflow._op import check_function as check_function
-from jax2tf_bridge.to_tensorflow._operations_call import call_operations as call_operations
 from jax2tf_bridge.to_tensorflow._replaced_modules import remove_operations as remove_operations
 from jax2tf_bridge.to_tensorflow._replaced_modules import (
     replace_call_modules as replace_call_modules,

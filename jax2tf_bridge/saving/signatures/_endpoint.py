@@ -22,6 +22,7 @@ from jax2tf_bridge.portable import (
     PortableFunction,
     TreeSpec,
     dtype_name,
+    get_stored_functions,
     is_accepted_as,
 )
 from jax2tf_bridge.saving.buckets import Bucketing, Inputs, NamedCall, PieceGradients
@@ -187,10 +188,7 @@ def choose_order(portable: PortableFunction, vjp_order: int | None) -> int | Non
         first = portable.vjp()
     except BridgeError:
         return None  # gradient_problem() says why from now on
-    order, vjp = 1, first.gradient.vjp
-    while vjp is not None:
-        order, vjp = order + 1, vjp.gradient.vjp
-    return order
+    return len(get_stored_functions(first))
 
 
 def _make_flat_function(
