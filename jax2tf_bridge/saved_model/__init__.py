@@ -30,7 +30,6 @@ from jax2tf_bridge.saved_model._entry_points import (
 from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph, Node, tensor_of
 from jax2tf_bridge.saved_model._json_files import NewerFormatError, read_format, read_json
 from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, SignaturePort
-from jax2tf_bridge.saved_model._protobuf import ProtoMessage, bytes_field, varint_field
 from jax2tf_bridge.saved_model._reading import (
     GRAPH_FILE,
     VARIABLES_FOLDER,
@@ -80,6 +79,7 @@ from jax2tf_bridge.saved_model._warm_up import (
     read_requests,
     write_records,
 )
+from jax2tf_bridge.serialization import ProtoMessage, bytes_field, varint_field
 
 __all__ = [
     "CALL_MODULE",

@@ -17,14 +17,6 @@ from typing import BinaryIO, TypeAlias
 
 from jax2tf_bridge.errors import FileFormatError, make_path_error
 from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph
-from jax2tf_bridge.saved_model._protobuf import (
-    BYTES,
-    ProtoMessage,
-    bytes_field,
-    tag,
-    varint,
-    varint_field,
-)
 from jax2tf_bridge.saved_model._reading import GRAPH_FILE, MAX_MESSAGE_BYTES
 from jax2tf_bridge.saved_model._schema import (
     AttributeField,
@@ -36,6 +28,14 @@ from jax2tf_bridge.saved_model._schema import (
     SavedModelField,
 )
 from jax2tf_bridge.saved_model._sidecar import MANIFEST
+from jax2tf_bridge.serialization import (
+    BYTES,
+    ProtoMessage,
+    bytes_field,
+    tag,
+    varint,
+    varint_field,
+)
 from jax2tf_bridge.storage import AnyPath, on_disk, whole_directory
 
 _SHARDY = "use_shardy_partitioner"

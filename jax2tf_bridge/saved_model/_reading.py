@@ -28,11 +28,11 @@ from jax2tf_bridge.saved_model._entry_points import (
     iterate_modules,
 )
 from jax2tf_bridge.saved_model._meta_graph import MetaGraph, ModelVariable, SignaturePort
-from jax2tf_bridge.saved_model._protobuf import ProtoMessage
 from jax2tf_bridge.saved_model._schema import SavedModelField
 from jax2tf_bridge.saved_model._sidecar import SIDECAR, sidecar_facts
 from jax2tf_bridge.saved_model._tensor_bundle import TensorBundle, variable_name
 from jax2tf_bridge.saved_model._warm_up import WarmUp, read_warm_up
+from jax2tf_bridge.serialization import ProtoMessage
 from jax2tf_bridge.storage import AnyPath, as_path, walk_files
 
 GRAPH_FILE = "saved_model.pb"

@@ -20,20 +20,20 @@ from dataclasses import dataclass
 
 from jax2tf_bridge.errors import FileFormatError, SavingError
 from jax2tf_bridge.saved_model._crc32c import crc32c, mask_checksum, unmask_checksum
-from jax2tf_bridge.saved_model._protobuf import (
-    FIXED32,
-    ProtoMessage,
-    bytes_field,
-    tag,
-    varint,
-    varint_field,
-)
 from jax2tf_bridge.saved_model._tensors import (
     DTYPES,
     STRING,
     TensorSpec,
     dtype_name,
     read_known_shape,
+)
+from jax2tf_bridge.serialization import (
+    FIXED32,
+    ProtoMessage,
+    bytes_field,
+    tag,
+    varint,
+    varint_field,
 )
 from jax2tf_bridge.storage import AnyPath, as_path
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from jax2tf_bridge._dtypes import ALL_DTYPES, kind_of
 from jax2tf_bridge._utils import array_type_text
-from jax2tf_bridge.saved_model._protobuf import VARINT, ProtoField, ProtoMessage
 from jax2tf_bridge.saved_model._schema import ShapeField, TensorProtoField
+from jax2tf_bridge.serialization import VARINT, ProtoField, ProtoMessage
 
 STRING = "string"
 """Dtype of texts; its elements have no fixed size."""

@@ -15,8 +15,8 @@ from typing import BinaryIO
 
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.saved_model._crc32c import crc32c, mask_checksum
-from jax2tf_bridge.saved_model._protobuf import BYTES, ProtoMessage
 from jax2tf_bridge.saved_model._schema import ModelSpecField, PredictionLogField, RequestField
+from jax2tf_bridge.serialization import BYTES, ProtoMessage
 from jax2tf_bridge.storage import AnyPath
 
 _HEAD, _CHECKSUM = struct.Struct("<QI"), struct.Struct("<I")
