@@ -24,7 +24,7 @@ from jax2tf_bridge.portable import (
 from jax2tf_bridge.saved_model import (
     SERVING_DEFAULT,
     Sidecar,
-    TensorBundle,
+    open_variables,
     read_serving_graph,
     read_sidecar,
 )
@@ -165,10 +165,8 @@ class _SavedValues:
         self._folder = folder
         self._weights = {entry.name: entry for entry in sidecar.variables}
         self._constants = {(c.digest, c.dtype, c.shape): c.key for c in sidecar.constants}
-        variables = folder / "variables"
-        exists = (variables / "variables.index").exists()
         # TensorFlow's reader treats brackets in paths as glob patterns and supports fewer schemes.
-        self._bundle = TensorBundle(variables / "variables") if exists else None
+        self._bundle = open_variables(folder)
 
     def read_leaves(self, function: LayerFunction) -> list[WeightLeaf]:
         """Reads the weights of a function."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from typing import Any
 
 import jax
@@ -14,24 +13,17 @@ from jax2tf_bridge._dtypes import KEYS, NEED_X64, WIDENED
 from jax2tf_bridge._utils import array_type_text
 from jax2tf_bridge.errors import DTypeError, FileFormatError
 from jax2tf_bridge.portable import Aval
-from jax2tf_bridge.saved_model import BundleEntry, TensorBundle
-from jax2tf_bridge.storage import as_path
+from jax2tf_bridge.saved_model import VARIABLES_FOLDER, BundleEntry, open_variables
+from jax2tf_bridge.storage import AnyPath
 
 
 class SavedVariables:
     """Variables of a SavedModel, read on demand."""
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        """Opens the variables of the SavedModel in a folder, if it has any.
-
-        Raises:
-          FileFormatError: the variables are damaged.
-          OSError: the variables cannot be read.
-        """
-        variables = as_path(folder) / "variables"
-        self._prefix = variables / "variables"
-        exists = (variables / "variables.index").exists()
-        self._bundle = TensorBundle(self._prefix) if exists else None
+    def __init__(self, folder: AnyPath) -> None:
+        """Opens the variables of the SavedModel in a folder; raises as `open_variables` does."""
+        self._prefix = folder / VARIABLES_FOLDER / "variables"
+        self._bundle = open_variables(folder)
 
     def entry(self, key: str) -> BundleEntry:
         """Returns the checkpoint entry of a variable.

@@ -34,6 +34,7 @@ from jax2tf_bridge.saved_model._reading import (
     GRAPH_FILE,
     VARIABLES_FOLDER,
     SavedModelContents,
+    open_variables,
     read_message,
     read_saved_model,
     read_saved_weights,
@@ -70,7 +71,6 @@ from jax2tf_bridge.saved_model._tensors import (
     read_constant,
     read_strings,
     read_tensor_spec,
-    read_texts,
 )
 from jax2tf_bridge.saved_model._warm_up import (
     SERVING_DEFAULT,
@@ -136,6 +136,7 @@ __all__ = [
     "is_fast",
     "iterate_input_sizes",
     "needs_x64",
+    "open_variables",
     "padding_texts",
     "read_constant",
     "read_format",
@@ -149,7 +150,6 @@ __all__ = [
     "read_sidecar",
     "read_strings",
     "read_tensor_spec",
-    "read_texts",
     "replace_file",
     "replace_modules",
     "tensor_of",

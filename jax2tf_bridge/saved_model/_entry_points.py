@@ -122,7 +122,7 @@ class ReachableFunctions:
     missing: frozenset[str]
 
 
-def reach_from_tensors(graph: Graph, tensors: Iterable[str]) -> ReachableFunctions:
+def _reach_from_tensors(graph: Graph, tensors: Iterable[str]) -> ReachableFunctions:
     """Finds what runs to compute tensors of the main graph ("StatefulPartitionedCall:0")."""
     by_name = graph.main.by_name
     waiting = [tensor_of(tensor)[0] for tensor in tensors]
@@ -138,11 +138,6 @@ def reach_from_tensors(graph: Graph, tensors: Iterable[str]) -> ReachableFunctio
                 seen.add(name)
                 waiting.append(name)
     return _follow(graph, {"": needed}, [("", 0)])
-
-
-def reach_from_functions(graph: Graph, names: Iterable[str]) -> ReachableFunctions:
-    """Finds what runs when these functions are called."""
-    return _follow(graph, {}, [(name, 0) for name in dict.fromkeys(names)])
 
 
 def _follow(
@@ -251,10 +246,13 @@ def entry_points(meta_graph: MetaGraph, modules: Sequence[CalledModule]) -> Entr
     method_names = list(methods)[: _MAX_ENTRIES - len(names)]
     more = len(signatures) + len(methods) - len(names) - len(method_names)
     by_signature = {
-        name: reach_from_tensors(graph, [o.tensor for o in signatures[name].outputs.values()])
+        name: _reach_from_tensors(graph, [o.tensor for o in signatures[name].outputs.values()])
         for name in names
     }
-    by_method = {name: reach_from_functions(graph, methods[name]) for name in method_names}
+    by_method = {
+        name: _follow(graph, {}, [(function, 0) for function in methods[name]])
+        for name in method_names
+    }
     derived = {
         function
         for reached in (*by_signature.values(), *by_method.values())

@@ -252,9 +252,7 @@ def read_saved_weights(folder: AnyPath) -> dict[str, np.ndarray[Any, Any]]:
       MissingDependencyError: a dtype needs ml_dtypes, which is not installed.
     """
     read_message(folder)  # raises if it is not a SavedModel
-    prefix = folder / VARIABLES_FOLDER / "variables"
-    index = prefix.with_name("variables.index")
-    bundle = TensorBundle(prefix) if index.exists() else None
+    bundle = open_variables(folder)
     keys = {variable_name(key): key for key in (bundle.entries if bundle else ())}
     weights = {
         name.removeprefix(_PARAMS): _array(bundle, key)
@@ -271,6 +269,17 @@ def read_saved_weights(folder: AnyPath) -> dict[str, np.ndarray[Any, Any]]:
             file=str(folder),
         )
     return weights
+
+
+def open_variables(folder: AnyPath) -> TensorBundle | None:
+    """Opens the variables of a SavedModel; None if it has none.
+
+    Raises:
+      FileFormatError: the variables are damaged.
+      OSError: the variables cannot be read.
+    """
+    prefix = folder / VARIABLES_FOLDER / "variables"
+    return TensorBundle(prefix) if prefix.with_name("variables.index").exists() else None
 
 
 def _array(bundle: TensorBundle, key: str) -> np.ndarray[Any, Any]:
