@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -13,11 +12,10 @@ from pathlib import Path
 
 from jax2tf_bridge.errors import make_path_error
 from jax2tf_bridge.storage import _uploads, _whole_directory
-from jax2tf_bridge.storage._paths import AnyPath, StoragePath, as_path
+from jax2tf_bridge.storage._paths import AnyPath, StoragePath, as_path, copy_file
 from jax2tf_bridge.storage._staging import staging_folder
 
 _PLACE = "jax2tf-bridge-copy"
-_PIECE_BYTES = 4 << 20
 
 
 def whole_directory(
@@ -74,9 +72,9 @@ def on_disk(path: AnyPath) -> Iterator[Path]:
             for name, _ in path.files_below():
                 _check_name(name, path)
                 (copy / name).parent.mkdir(parents=True, exist_ok=True)
-                _fetch(path / name, copy / name)
+                copy_file(path / name, copy / name)
         else:
-            _fetch(path, copy)
+            copy_file(path, copy)
         yield copy
 
 
@@ -85,8 +83,3 @@ def _check_name(name: str, folder: StoragePath) -> None:
     if any(part in ("", ".", "..") or os.path.basename(part) != part for part in name.split("/")):
         text = f"cannot be copied to the disk: it has the file {name!r:.200}, a name outside of it"
         raise make_path_error(OSError, errno.EINVAL, text, folder)
-
-
-def _fetch(path: StoragePath, target: Path) -> None:
-    with path.open("rb") as source, target.open("wb") as file:
-        shutil.copyfileobj(source, file, _PIECE_BYTES)
