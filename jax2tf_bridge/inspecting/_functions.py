@@ -18,9 +18,9 @@ from jax2tf_bridge.portable import (
     no_handler_text,
     releases_that_run,
     unhandled_anywhere,
+    variables_in,
 )
 from jax2tf_bridge.targets import iterate_inexpressible
-from shape_poly import Dim, is_symbolic_dim
 
 SCHEMA = 1
 """Version of the schema, raised if a field is removed or means something else."""
@@ -49,10 +49,8 @@ def describe_function(portable: PortableFunction) -> dict[str, Any]:
         "results": [{"path": port.path, **_describe_array(port.aval)} for port in portable.outputs],
         "structure": {"arguments": str(portable.in_tree), "result": str(portable.out_tree)},
         "sizes": {
-            "variables": sorted(_get_variables(portable.in_avals)),
-            "constraints": list(portable.constraints),
+            **describe_sizes(portable),
             "constraints_known": portable.constraints_known,
-            "requirements": list(portable.requirements),
         },
         "platforms": list(portable.platforms),
         "dropped_platforms": [
@@ -168,9 +166,13 @@ def _describe_array(aval: Aval) -> dict[str, Any]:
     }
 
 
-def _get_variables(avals: Sequence[Aval]) -> set[str]:
-    dimensions: list[Dim] = [d for aval in avals for d in aval.shape]
-    return {v for d in dimensions if is_symbolic_dim(d) for v in d.variables()}
+def describe_sizes(portable: PortableFunction) -> dict[str, list[str]]:
+    """Lists the variables of a function's arguments, and the conditions on them."""
+    return {
+        "variables": sorted({v for aval in portable.in_avals for v in variables_in(aval)}),
+        "constraints": list(portable.constraints),
+        "requirements": list(portable.requirements),
+    }
 
 
 def _format_optional(value: object) -> str | None:

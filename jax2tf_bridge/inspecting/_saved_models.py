@@ -20,6 +20,7 @@ from jax2tf_bridge.inspecting._functions import (
     MAX_LISTED,
     SCHEMA,
     describe_operations,
+    describe_sizes,
     format_custom_calls,
     format_gradients,
     format_more,
@@ -38,7 +39,6 @@ from jax2tf_bridge.saved_model import (
 )
 from jax2tf_bridge.serialization import collect_vjps
 from jax2tf_bridge.targets import TENSORFLOW_RELEASES
-from shape_poly import is_symbolic_dim
 
 _MAX_SHAPE_CHARACTERS = 1000
 
@@ -258,16 +258,11 @@ def _describe_types(module: ModuleContents) -> dict[str, Any]:
     if portable is None:
         arguments, results = _get_call_types(module)
         return {"name": "", "arguments": arguments, "results": results, "sizes": None}
-    dims = [d for aval in portable.in_avals for d in aval.shape if is_symbolic_dim(d)]
     return {
         "name": portable.name,
         "arguments": [str(aval) for aval in avals_of_main(portable)],
         "results": [str(aval) for aval in portable.out_avals],
-        "sizes": {
-            "variables": sorted({v for d in dims for v in d.variables()}),
-            "constraints": list(portable.constraints),
-            "requirements": list(portable.requirements),
-        },
+        "sizes": describe_sizes(portable),
     }
 
 
