@@ -23,6 +23,12 @@ from jax2tf_bridge.targets import TENSORFLOW_RELEASES
 ShowStep: TypeAlias = Callable[[str], AbstractContextManager[None]]
 """Context manager factory that shows a progress text during a `with` block."""
 
+
+def show_no_step(text: str) -> AbstractContextManager[None]:
+    """Shows nothing."""
+    return contextlib.nullcontext()
+
+
 _PYTHON, _TENSORFLOW = Argument("python"), Argument("tensorflow")
 
 _MINORS = range(9, 15)
