@@ -294,20 +294,32 @@ def _format_gradient(gradient: Mapping[str, Any]) -> str:
 def _format_module(module: Mapping[str, Any], ops: int) -> Iterator[str]:
     order = module["order"]
     title = "the function" if order == 0 else f"its gradient of order {order}"
-    total = sum(op["count"] for op in module["ops"])
-    constants = module["constant_bytes"]
-    facts = [f"{module['bytes']:,} bytes{f' ({constants:,} in constants)' if constants else ''}"]
-    facts += [f"StableHLO {module['stablehlo']}"]
-    facts.append(f"calling convention {module['calling_convention']}")
-    facts.append(format_releases(module["tensorflow"]))
+    facts = [
+        format_module_size(module),
+        f"StableHLO {module['stablehlo']}",
+        f"calling convention {module['calling_convention']}",
+        format_releases(module["tensorflow"]),
+    ]
     if order and module["requirements"]:
         facts.append(f"needs {', '.join(module['requirements'])}")
     yield f"{title}: {', '.join(facts)}"
     if module["unreadable"]:
         yield f"  its operations cannot be read: {module['unreadable']}"
         return
+    yield from format_operations(module, ops)
+
+
+def format_module_size(module: Mapping[str, Any]) -> str:
+    """Formats the size of a module, and that of its constants."""
+    constants = module["constant_bytes"]
+    return f"{module['bytes']:,} bytes{f' ({constants:,} in constants)' if constants else ''}"
+
+
+def format_operations(module: Mapping[str, Any], ops: int) -> Iterator[str]:
+    """Yields lines about the `ops` commonest operations of a module, and its custom calls."""
+    total = sum(op["count"] for op in module["ops"])
     shown = [f"{op['count']} {op['name']}" for op in module["ops"]]
-    yield f"  {total:,} ops: {some(shown, ops)}"
+    yield f"  {total:,} ops: {some(shown, ops)}" if ops else f"  {total:,} ops"
     if module["custom_calls"]:
         yield f"  {format_custom_calls(module)}"
 
