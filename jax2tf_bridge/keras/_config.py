@@ -76,8 +76,7 @@ def read_model_config(config: Any, name: Any) -> LayerModel:
             functions.append(_read_function(training))
         trained_names = {name.text() for name in trained.elements()}
         return LayerModel.of(
-            functions[0],
-            functions[1] if functions[1:] else None,
+            functions,
             [name.text() for name in mutable.elements()],
             [WeightLeaf(*weight, None) for function in functions for weight in function.weights],
             lambda leaf: leaf.name in trained_names,

@@ -91,8 +91,7 @@ class LayerModel:
 
     @staticmethod
     def of(
-        inference: LayerFunction,
-        training: LayerFunction | None,
+        functions: Sequence[LayerFunction],
         mutable: Sequence[str],
         leaves: Sequence[WeightLeaf],
         trainable: Callable[[WeightLeaf], bool],
@@ -101,8 +100,7 @@ class LayerModel:
         """Joins functions and weights.
 
         Args:
-          inference: the function for inference.
-          training: the function for training, or None.
+          functions: the function for inference, and the one for training if that differs.
           mutable: prefixes of the names of the weights that the training function returns.
           leaves: the weights of both functions; a value of None stands for zeros.
           trainable: returns whether a weight is trained; mutable weights never are.
@@ -116,8 +114,8 @@ class LayerModel:
             _make_weight(leaf, trainable(leaf) and not any(has_prefix(name, m) for m in mutable))
             for name, leaf in by_name.items()
         )
+        inference, training = functions[0], functions[1] if functions[1:] else None
         updated = _find_updated(training, mutable, by_name)
-        functions = [inference] if training is None else [inference, training]
         constants: dict[Key, LayerWeight] = {}
         taken = set(by_name)
         for portable in (p for function in functions for p in _make_gradients(function.portable)):
@@ -201,7 +199,7 @@ def _group_by_name(leaves: Sequence[WeightLeaf]) -> dict[str, WeightLeaf]:
 
 def _make_weight(leaf: WeightLeaf, trainable: bool) -> LayerWeight:
     dtype = op_dtype(leaf.aval, leaf.path)
-    shape = tuple(size for size in leaf.aval.op_shape if isinstance(size, int))
+    shape = leaf.aval.known_op_shape
     if len(shape) < len(leaf.aval.op_shape):
         raise LayerError(
             f"{leaf.path} has open sizes, {leaf.aval}, which the weights of a layer cannot have. "
@@ -215,8 +213,7 @@ def _make_constant(
     portable: PortableFunction, constant: LiftedConstant, name: str, value: Value | None
 ) -> LayerWeight:
     dtype = op_dtype(constant.aval, f"The array {name} that {portable.name} captured")
-    shape = tuple(size for size in constant.aval.op_shape if isinstance(size, int))
-    return LayerWeight(name, shape, dtype.name, False, value)
+    return LayerWeight(name, constant.aval.known_op_shape, dtype.name, False, value)
 
 
 def _make_unique(name: str, taken: set[str]) -> str:
@@ -343,22 +340,15 @@ class LayerOptions:
 
 
 def model_from_portables(
-    inference: PortableFunction,
-    training: PortableFunction | None,
-    params: Any,
-    options: LayerOptions,
+    portables: Sequence[PortableFunction], params: Any, options: LayerOptions
 ) -> LayerModel:
-    """Makes a layer model from portable functions.
+    """Makes a layer model from portable functions: for inference, and for training if it differs.
 
     Raises:
       StructureError, ShapeError, DTypeError: the weights do not fit the functions.
       LayerError: the functions do not fit each other, or there is nothing to train.
     """
-    functions = [
-        options.function(portable, params is not None)
-        for portable in (inference, training)
-        if portable is not None
-    ]
+    functions = [options.function(portable, params is not None) for portable in portables]
     leaves: list[WeightLeaf] = []
     with open_params(keys_as_words(params)) as weights:
         for function in functions if weights is not None else ():
@@ -367,18 +357,13 @@ def model_from_portables(
                 leaves += map(_copy_leaf, matches) if isinstance(weights, PathWeights) else matches
     options.check_names(leaves)
     model = LayerModel.of(
-        functions[0],
-        functions[1] if training is not None else None,
-        options.mutable,
-        leaves,
-        options.is_trained,
-        _make_array_reader,
+        functions, options.mutable, leaves, options.is_trained, _make_array_reader
     )
     advice = (
         ": its function captured them as constants. Make them its first argument, and pass them "
         "as params."
     )
-    return options.check(model, f"The function {inference.name}", advice)
+    return options.check(model, f"The function {portables[0].name}", advice)
 
 
 def _copy_leaf(leaf: WeightLeaf) -> WeightLeaf:

@@ -70,7 +70,7 @@ class SavedVariables:
         dtype = aval.op_dtype
         if dtype == "bool" and self.entry(key).dtype == "uint8":
             dtype = "uint8"  # in a model for converters; the bytes are the same
-        data = self.data(key, dtype, concrete_op_shape(aval))
+        data = self.data(key, dtype, aval.known_op_shape)
         if hashlib.sha256(data).hexdigest() != digest:
             raise FileFormatError(
                 f"The variable {key!r} in {self._prefix}.index is not the array that the function "
@@ -78,11 +78,6 @@ class SavedVariables:
                 file=f"{self._prefix}.index",
             )
         return data
-
-
-def concrete_op_shape(aval: Aval) -> tuple[int, ...]:
-    """Returns the shape of a variable as TensorFlow stores it; all its sizes are known."""
-    return tuple(size for size in aval.op_shape if isinstance(size, int))
 
 
 def make_jax_array(data: bytes, aval: Aval, name: str) -> jax.Array:
@@ -107,7 +102,7 @@ def make_jax_array(data: bytes, aval: Aval, name: str) -> jax.Array:
     except TypeError as e:
         raise DTypeError(f"{name} is {aval}, a dtype that JAX {jax.__version__} lacks") from e
     try:
-        shaped = np.frombuffer(data, dtype).reshape(concrete_op_shape(aval))
+        shaped = np.frombuffer(data, dtype).reshape(aval.known_op_shape)
     except ValueError as e:
         raise FileFormatError(
             f"{name} is {aval}, and NumPy has no arrays of this shape: load the SavedModel with "

@@ -28,5 +28,4 @@ def read_constant(portable: PortableFunction, constant: LiftedConstant) -> np.nd
     assert stored is not None, "a constant has a dtype of the table"
     assert passed is not None, "a constant has a dtype of the table"
     array = np.frombuffer(constant.data, stored.numpy()).astype(passed.numpy(), copy=False)
-    # All sizes of a constant are ints; the filter is for the type checker.
-    return array.reshape([size for size in constant.aval.op_shape if isinstance(size, int)])
+    return array.reshape(constant.aval.known_op_shape)
