@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from jax2tf_bridge.bytecode import Version
-from jax2tf_bridge.portable import Aval, Comparisons
-from shape_poly import Comparison, DimExpr, DimOperation, is_symbolic_dim, operation
+from jax2tf_bridge.portable import Aval, Comparisons, variables_in
+from shape_poly import Comparison, DimOperation, is_symbolic_dim, operation
 
 # MLIR bytecode begins with its own version, a number of one byte, and the name of its producer.
 _ARTIFACT = re.compile(
@@ -49,8 +49,7 @@ def read_asserted_constraints(
     ]
     if not symbolic:
         return ()
-    dims = (dim for _, aval in symbolic for dim in aval.shape)
-    variables = frozenset().union(*(d.variables() for d in dims if isinstance(d, DimExpr)))
+    variables = frozenset[str]().union(*(variables_in(aval) for _, aval in symbolic))
     own_shapes = [f".shape = {_format_tuple(texts)}" for texts, _ in symbolic]
     comparison_by_text: dict[str, Comparison] = {}
     parser = Comparisons()
