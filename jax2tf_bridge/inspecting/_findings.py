@@ -359,7 +359,6 @@ class _SignatureFinding:
     remedy: str
 
     def of(self, entries: Sequence[EntryPoint]) -> Finding:
-        """Makes the finding about these signatures."""
         names = some([shorten_text(entry.name, 100) for entry in entries])
         # Only the first match, since names from the file may follow it.
         text = self.text.replace("NAMES ARE", f"NAMES {'is' if len(entries) == 1 else 'are'}", 1)

@@ -209,7 +209,6 @@ def _read_constant(node: Node) -> jax.Array:
 
 
 def _check_dtype(name: str, user: str) -> None:
-    """Raises NotCallableError for a dtype that JAX lacks."""
     try:
         known = None if find_dtype(name) is None else jnp.dtype(name)
     except TypeError:

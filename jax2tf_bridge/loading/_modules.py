@@ -148,7 +148,6 @@ class ModuleFunction:
         return function.call_on_leaves(args)
 
     def _check(self, avals: Sequence[Aval]) -> None:
-        """Compares the arguments with the module's argument types."""
         wrong_shapes, wrong_dtypes = [], []
         for place, text in zip(self._callee.kept, self._ins, strict=True):
             label, aval = self._callee.labels[place], avals[place]
