@@ -7,13 +7,13 @@ returns either. Files and directories appear complete or not at all.
 TensorFlow and fsspec are imported when a path needs them; jax never is.
 """
 
-from jax2tf_bridge.storage._directories import check_free as check_free
-from jax2tf_bridge.storage._directories import on_disk as on_disk
-from jax2tf_bridge.storage._directories import whole_directory as whole_directory
 from jax2tf_bridge.storage._files import OpenedFile as OpenedFile
 from jax2tf_bridge.storage._files import check_file_path as check_file_path
+from jax2tf_bridge.storage._files import check_free as check_free
+from jax2tf_bridge.storage._files import on_disk as on_disk
 from jax2tf_bridge.storage._files import open_file as open_file
 from jax2tf_bridge.storage._files import replace_file_at as replace_file_at
+from jax2tf_bridge.storage._files import whole_directory as whole_directory
 from jax2tf_bridge.storage._paths import AnyPath as AnyPath
 from jax2tf_bridge.storage._paths import StoragePath as StoragePath
 from jax2tf_bridge.storage._paths import as_path as as_path
