@@ -18,5 +18,6 @@ from jax2tf_bridge.bytecode._summary import ModuleConstant as ModuleConstant
 from jax2tf_bridge.bytecode._summary import ModuleSummary as ModuleSummary
 from jax2tf_bridge.bytecode._summary import Version as Version
 from jax2tf_bridge.bytecode._summary import read_main_types as read_main_types
+from jax2tf_bridge.bytecode._summary import read_stablehlo_version as read_stablehlo_version
 from jax2tf_bridge.bytecode._summary import read_summary as read_summary
 from jax2tf_bridge.bytecode._summary import version_text as version_text

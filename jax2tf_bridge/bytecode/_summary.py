@@ -31,7 +31,10 @@ Version: TypeAlias = tuple[int, int, int]
 
 _FUNCTION, _CUSTOM_CALL, _CONSTANT = "func", "custom_call", "constant"
 
-_PRODUCER = re.compile(r"StableHLO_v([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})")
+# MLIR bytecode begins with its own version, a number of one byte, and the name of its producer.
+_ARTIFACT = re.compile(
+    rb"ML\xefR[\x01-\xff]StableHLO_v([0-9]{1,5})\.([0-9]{1,5})\.([0-9]{1,5})\x00"
+)
 _FUNC_DIALECT = frozenset({"func", "call"})
 _NOT_COUNTED = frozenset({MODULE, "builtin.unrealized_conversion_cast"})
 """The module itself, and casts between VHLO and other dialects that only exist in files."""
@@ -87,6 +90,15 @@ class ModuleSummary:
     call_results: Mapping[str, int]
 
 
+def read_stablehlo_version(module: memoryview) -> Version | None:
+    """Returns the StableHLO version of a module; None if it is not a portable artifact."""
+    match = _ARTIFACT.match(module)
+    if match is None:
+        return None
+    major, minor, patch = map(int, match.groups())
+    return major, minor, patch
+
+
 def read_summary(data: Data) -> ModuleSummary:
     """Summarizes a portable artifact.
 
@@ -109,6 +121,7 @@ def read_main_types(data: Data) -> tuple[tuple[str, ...], tuple[str, ...]]:
 class _SummaryReader:
     def __init__(self, view: memoryview, *, top_only: bool = False) -> None:
         self._layout = layout = read_layout(view)
+        self._version = read_stablehlo_version(view)
         self._entries_left = min(layout.max_entries, _MAX_ENTRIES)
         self._attributes = RawAttributes(layout)
         self._types = Types(layout, min(layout.max_characters, _MAX_CHARACTERS))
@@ -132,7 +145,7 @@ class _SummaryReader:
             counts[name] += self._walk.match_counts[op]
             call_results[name] = max(call_results.get(name, 0), op.results)
         return ModuleSummary(
-            _parse_version(self._layout.producer),
+            self._version,
             _sort_counts(_count_operations(self._layout, self._walk)),
             _sort_counts(counts),
             inputs,
@@ -239,14 +252,6 @@ def _count_operations(layout: Layout, walk: ModuleWalk) -> Counter[str]:
 
 def _sort_counts(counts: Counter[str]) -> Mapping[str, int]:
     return MappingProxyType(dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))))
-
-
-def _parse_version(producer: str) -> Version | None:
-    match = _PRODUCER.fullmatch(producer)
-    if match is None:
-        return None
-    major, minor, patch = (int(part) for part in match.groups())
-    return major, minor, patch
 
 
 def _fail(problem: str) -> NoReturn:

@@ -6,12 +6,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from jax2tf_bridge.bytecode import Version
+from jax2tf_bridge.bytecode import Version, read_stablehlo_version
 from jax2tf_bridge.portable import DisabledSafetyCheck
 from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph, Node, tensor_of
 from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, SignaturePort
 from jax2tf_bridge.saved_model._tensors import TensorSpec, read_tensor_spec
-from jax2tf_bridge.serialization.jax_exported import read_stablehlo_version
 
 _MAX_ENTRIES = 256
 """Maximum number of signatures and methods to analyse; each may reach the whole graph."""
