@@ -25,9 +25,6 @@ from jax2tf_bridge.saved_model._graph import CALL_MODULE as CALL_MODULE
 from jax2tf_bridge.saved_model._graph import Graph as Graph
 from jax2tf_bridge.saved_model._graph import Node as Node
 from jax2tf_bridge.saved_model._graph import tensor_of as tensor_of
-from jax2tf_bridge.saved_model._json_files import NewerFormatError as NewerFormatError
-from jax2tf_bridge.saved_model._json_files import read_format as read_format
-from jax2tf_bridge.saved_model._json_files import read_json as read_json
 from jax2tf_bridge.saved_model._meta_graph import GraphSignature as GraphSignature
 from jax2tf_bridge.saved_model._meta_graph import MetaGraph as MetaGraph
 from jax2tf_bridge.saved_model._meta_graph import SignaturePort as SignaturePort
@@ -49,12 +46,15 @@ from jax2tf_bridge.saved_model._sidecar import RECORDS as RECORDS
 from jax2tf_bridge.saved_model._sidecar import SIDECAR as SIDECAR
 from jax2tf_bridge.saved_model._sidecar import ArrayEntry as ArrayEntry
 from jax2tf_bridge.saved_model._sidecar import ConstantEntry as ConstantEntry
+from jax2tf_bridge.saved_model._sidecar import NewerFormatError as NewerFormatError
 from jax2tf_bridge.saved_model._sidecar import Sidecar as Sidecar
 from jax2tf_bridge.saved_model._sidecar import SignatureEntry as SignatureEntry
 from jax2tf_bridge.saved_model._sidecar import VariableEntry as VariableEntry
 from jax2tf_bridge.saved_model._sidecar import bucket_texts as bucket_texts
 from jax2tf_bridge.saved_model._sidecar import needs_x64 as needs_x64
 from jax2tf_bridge.saved_model._sidecar import padding_texts as padding_texts
+from jax2tf_bridge.saved_model._sidecar import read_format as read_format
+from jax2tf_bridge.saved_model._sidecar import read_json as read_json
 from jax2tf_bridge.saved_model._sidecar import read_sidecar as read_sidecar
 from jax2tf_bridge.saved_model._sidecar import write_sidecar as write_sidecar
 from jax2tf_bridge.saved_model._signature_sizes import find_input_shapes as find_input_shapes
