@@ -168,6 +168,15 @@ def _make_contents(
     narrow = tuple(sorted({*op.arguments, *(r.dtype for r in op.results)} & WIDENED.keys()))
     summary = None if isinstance(summary_or_error, str) else summary_or_error
     calls = () if summary is None else tuple(summary.custom_calls)
+    mismatch = None
+    if summary is not None and not narrow:
+        mismatch = call_problem(
+            op.node,
+            op.arguments,
+            [result.dtype for result in op.results],
+            (summary.inputs, summary.outputs),
+            has_platform_index=len(op.platforms) > 1,
+        )
     return ModuleContents(
         op=op,
         order=lowest_order if entries else None,
@@ -177,7 +186,7 @@ def _make_contents(
         portable=portable,
         releases=tuple(_iter_releases(op, calls)) if summary is not None and not narrow else (),
         unhandled=unhandled_anywhere(_drop_vouched_lapack(op), calls),
-        mismatch=None if summary is None or narrow else _find_mismatch(op, summary),
+        mismatch=mismatch,
         narrow=narrow,
     )
 
@@ -198,16 +207,6 @@ def is_linear_algebra(call: str) -> bool:
     (True, False)
     """
     return _LINEAR_ALGEBRA.match(call) is not None
-
-
-def _find_mismatch(op: CalledModule, summary: ModuleSummary) -> str | None:
-    return call_problem(
-        op.node,
-        op.arguments,
-        [result.dtype for result in op.results],
-        (summary.inputs, summary.outputs),
-        has_platform_index=len(op.platforms) > 1,
-    )
 
 
 def _iter_releases(op: CalledModule, calls: Iterable[str]) -> Iterator[str]:

@@ -252,7 +252,7 @@ def _check_constants(modules: Sequence[ModuleContents]) -> Iterator[Finding]:
 
 
 def _check_shardings(modules: Sequence[ModuleContents]) -> Iterator[Finding]:
-    sharded = [m for m in modules if m.summary is not None and _is_sharded(m)]
+    sharded = [m for m in modules if _is_sharded(m)]
     if sharded:
         yield Finding(
             "note",
