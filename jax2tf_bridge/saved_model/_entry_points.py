@@ -173,21 +173,6 @@ def _follow(
     return ReachableFunctions(orders, names, frozenset(unregistered), frozenset(missing))
 
 
-@dataclass(frozen=True)
-class EntryPoints:
-    """Signatures and methods of a graph.
-
-    Attributes:
-      entries: the signatures, then the methods that run modules.
-      more: the number of others, which were not analysed.
-      missing: called functions that the file does not have.
-    """
-
-    entries: tuple[EntryPoint, ...]
-    more: int
-    missing: tuple[str, ...]
-
-
 def iterate_modules(graph: Graph, first: int) -> Iterator[CalledModule]:
     """Yields the modules of a graph, numbered from `first`.
 
@@ -232,12 +217,18 @@ def constants(graph: Graph) -> Iterator[StoredConstant]:
             yield StoredConstant(function, node.name, read_tensor_spec(tensor), len(tensor))
 
 
-def entry_points(meta_graph: MetaGraph, modules: Sequence[CalledModule]) -> EntryPoints:
+def entry_points(
+    meta_graph: MetaGraph, modules: Sequence[CalledModule]
+) -> tuple[list[EntryPoint], int, list[str]]:
     """Finds the signatures and methods of a graph.
 
     Args:
       meta_graph: the graph.
       modules: the modules of the graph.
+
+    Returns:
+      The signatures, then the methods that run modules; the number of others, which were not
+      analysed; and the called functions that the file does not have.
     """
     graph, signatures = meta_graph.graph, meta_graph.signatures
     methods = {} if meta_graph.objects is None else meta_graph.objects.methods
@@ -270,8 +261,7 @@ def entry_points(meta_graph: MetaGraph, modules: Sequence[CalledModule]) -> Entr
             entry = _entry(graph, name, None, reached, modules)
             if entry.modules:
                 entries.append(entry)
-    every = dict.fromkeys(name for names in missing for name in sorted(names))
-    return EntryPoints(tuple(entries), more, tuple(every))
+    return entries, more, [name for names in missing for name in sorted(names)]
 
 
 def _entry(

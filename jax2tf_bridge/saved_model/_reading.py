@@ -116,10 +116,10 @@ def read_saved_model(
         own = list(iterate_modules(each.graph, len(modules)))
         modules += own
         arrays += constants(each.graph)
-        points = entry_points(each, own)
-        entries += points.entries
-        more += points.more
-        missing |= dict.fromkeys(points.missing)
+        own_entries, own_more, own_missing = entry_points(each, own)
+        entries += own_entries
+        more += own_more
+        missing |= dict.fromkeys(own_missing)
     # Models that save() writes for a target without XLA have no modules.
     if not (modules or accept_any_tool or (folder / SIDECAR).exists()):
         raise FileFormatError(
