@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import re
 import secrets
@@ -28,7 +27,7 @@ from pathlib import Path
 from jax2tf_bridge._utils import reraise_interrupts
 from jax2tf_bridge.errors import Argument, Message, make_path_error
 from jax2tf_bridge.storage._paths import StoragePath, copy_file, wait_until
-from jax2tf_bridge.storage._staging import is_unlocked
+from jax2tf_bridge.storage._staging import digest, is_unlocked, read_boot_id
 from jax2tf_bridge.storage._whole_directory import staging
 
 _PLACE = "jax2tf-bridge"
@@ -120,13 +119,9 @@ def machine() -> str:
     file_systems = ""
     with contextlib.suppress(OSError):
         file_systems = os.readlink("/proc/self/ns/mnt")
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
-    except OSError:
-        # Without a unique name, a writer counts as ended only after the time limit.
-        boot = secrets.token_hex(16)
-    text = "\n".join([tempfile.gettempdir(), file_systems, boot])
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
+    # Without a unique name, a writer counts as ended only after the time limit.
+    boot = read_boot_id() or secrets.token_hex(16)
+    return digest("\n".join([tempfile.gettempdir(), file_systems, boot]))
 
 
 def stage_upload(needed: int | None = None) -> AbstractContextManager[Path]:
