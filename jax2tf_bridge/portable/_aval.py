@@ -151,7 +151,7 @@ class Aval:
 
     @property
     def known_op_shape(self) -> tuple[int, ...]:
-        """Its `op_shape` without open sizes, of which constants and most weights have none."""
+        """Its `op_shape` without open sizes. Constants and most weights have none."""
         return tuple(size for size in self.op_shape if isinstance(size, int))
 
     @property
