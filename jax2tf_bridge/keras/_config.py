@@ -29,11 +29,12 @@ def make_model_config(model: LayerModel) -> dict[str, Any]:
     Raises:
       SerializationError: the format cannot hold a function.
     """
+    inference, *training = map(_make_function_config, model.functions)
     return {
         "format": FORMAT,
         "bridge": __version__,
-        "inference": _make_function_config(model.inference),
-        "training": None if model.training is None else _make_function_config(model.training),
+        "inference": inference,
+        "training": training[0] if training else None,
         "mutable": list(model.mutable),
         "trained": [weight.name for weight in model.weights if weight.trainable],
     }

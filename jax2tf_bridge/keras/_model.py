@@ -74,16 +74,14 @@ class LayerModel:
     """The functions, weights and captured arrays of a layer.
 
     Attributes:
-      inference: the function for training=False.
-      training: the function for training=True; None if it is the same.
-      mutable: name prefixes of the weights that `training` returns new values for.
+      functions: the function for inference, and the one for training if that differs.
+      mutable: name prefixes of the weights that training returns new values for.
       weights: the weights of both functions.
       constants: the arrays that the functions and their gradients captured, each with its key.
-      updated: the names of the weights that `training` returns, in the order of its leaves.
+      updated: the names of the weights that training returns, in the order of its leaves.
     """
 
-    inference: LayerFunction
-    training: LayerFunction | None
+    functions: tuple[LayerFunction, ...]
     mutable: tuple[str, ...]
     weights: tuple[LayerWeight, ...]
     constants: tuple[tuple[Key, LayerWeight], ...]
@@ -114,8 +112,7 @@ class LayerModel:
             _make_weight(leaf, trainable(leaf) and not any(has_prefix(name, m) for m in mutable))
             for name, leaf in by_name.items()
         )
-        inference, training = functions[0], functions[1] if functions[1:] else None
-        updated = _find_updated(training, mutable, by_name)
+        updated = _find_updated(functions, mutable, by_name)
         constants: dict[Key, LayerWeight] = {}
         taken = set(by_name)
         for portable in (p for function in functions for p in _make_gradients(function.portable)):
@@ -125,17 +122,12 @@ class LayerModel:
                     value = constant_value(portable, constant)
                     constants[key] = _make_constant(portable, constant, name, value)
         return LayerModel(
-            inference, training, tuple(mutable), weights, tuple(constants.items()), updated
+            tuple(functions), tuple(mutable), weights, tuple(constants.items()), updated
         )
 
     def function(self, training: bool) -> LayerFunction:
         """Returns the function for training or inference."""
-        return self.training if training and self.training is not None else self.inference
-
-    @property
-    def functions(self) -> tuple[LayerFunction, ...]:
-        """The distinct functions: inference, and training if there is one."""
-        return (self.inference,) if self.training is None else (self.inference, self.training)
+        return self.functions[-1 if training else 0]
 
     @property
     def draws_keys(self) -> bool:
@@ -226,16 +218,17 @@ def _make_unique(name: str, taken: set[str]) -> str:
 
 
 def _find_updated(
-    training: LayerFunction | None, mutable: Sequence[str], weights: Mapping[str, WeightLeaf]
+    functions: Sequence[LayerFunction], mutable: Sequence[str], weights: Mapping[str, WeightLeaf]
 ) -> tuple[str, ...]:
     """Finds the weights that the training function returns, in the order of its leaves."""
     if not mutable:
         return ()
-    if training is None:
+    if len(functions) == 1:
         raise LayerError(
             f"mutable={list(mutable)} needs a function for training that returns new values: one "
             "with an argument `training`, or training_function."
         )
+    training = functions[1]
     tree, name = training.out_tree, training.portable.name
     if tree.kind not in ("tuple", "list") or len(tree.children) != 2:
         raise StructureError(
