@@ -209,7 +209,7 @@ def read_module_call(number: int, function: str, node: Node) -> CalledModule:
     )
 
 
-def constants(graph: Graph) -> Iterator[StoredConstant]:
+def iterate_constants(graph: Graph) -> Iterator[StoredConstant]:
     """Yields the constant arrays of a graph."""
     for function, node in graph.every_node():
         tensor = node.tensor("value") if node.op == "Const" else None
@@ -217,7 +217,7 @@ def constants(graph: Graph) -> Iterator[StoredConstant]:
             yield StoredConstant(function, node.name, read_tensor_spec(tensor), len(tensor))
 
 
-def entry_points(
+def find_entry_points(
     meta_graph: MetaGraph, modules: Sequence[CalledModule]
 ) -> tuple[list[EntryPoint], int, list[str]]:
     """Finds the signatures and methods of a graph.

@@ -23,13 +23,13 @@ from jax2tf_bridge.saved_model._entry_points import (
     CalledModule,
     EntryPoint,
     StoredConstant,
-    constants,
-    entry_points,
+    find_entry_points,
+    iterate_constants,
     iterate_modules,
 )
 from jax2tf_bridge.saved_model._meta_graph import MetaGraph, ModelVariable, SignaturePort
 from jax2tf_bridge.saved_model._schema import SavedModelField
-from jax2tf_bridge.saved_model._sidecar import SIDECAR, sidecar_facts
+from jax2tf_bridge.saved_model._sidecar import SIDECAR, read_sidecar_facts
 from jax2tf_bridge.saved_model._tensor_bundle import TensorBundle, variable_name
 from jax2tf_bridge.saved_model._warm_up import WarmUp, read_warm_up
 from jax2tf_bridge.serialization import ProtoMessage
@@ -115,8 +115,8 @@ def read_saved_model(
     for each in graphs:
         own = list(iterate_modules(each.graph, len(modules)))
         modules += own
-        arrays += constants(each.graph)
-        own_entries, own_more, own_missing = entry_points(each, own)
+        arrays += iterate_constants(each.graph)
+        own_entries, own_more, own_missing = find_entry_points(each, own)
         entries += own_entries
         more += own_more
         missing |= dict.fromkeys(own_missing)
@@ -127,7 +127,7 @@ def read_saved_model(
             "or the bridge converted to StableHLO.",
             file=str(folder),
         )
-    sidecar, problem = sidecar_facts(folder)
+    sidecar, problem = read_sidecar_facts(folder)
     variables = tuple(v for each in graphs for v in each.variables())
     files = dict(islice(walk_files(folder), _MAX_FILES))
     return SavedModelContents(

@@ -266,7 +266,7 @@ def needs_x64(portables: Mapping[str, PortableFunction]) -> bool:
     return any(aval.dtype in NEED_X64 for aval in avals)
 
 
-def sidecar_facts(folder: AnyPath) -> tuple[Mapping[str, object], str | None]:
+def read_sidecar_facts(folder: AnyPath) -> tuple[Mapping[str, object], str | None]:
     """Reads the JSON of a sidecar without checking it; returns its facts, and a problem or None.
 
     The facts are empty if the sidecar is missing or is not JSON.
