@@ -39,8 +39,6 @@ def describe_litert(path: AnyPath) -> dict[str, Any]:
 
 
 class _Description:
-    """Reads the tables of one model."""
-
     def __init__(self, model: FlatBufferTable) -> None:
         self.model = model
         self.buffers = model.tables(ModelField.BUFFERS)
@@ -76,12 +74,7 @@ class _Description:
         counts: Counter[str] = Counter()
         for subgraph in self.subgraphs:
             for operator in subgraph.tables(SubGraphField.OPERATORS):
-                name, _ = _look_up(
-                    self.operators,
-                    operator.integer(OperatorField.OPCODE_INDEX),
-                    operator,
-                    OperatorField.OPCODE_INDEX,
-                )
+                name, _ = _look_up(self.operators, operator, OperatorField.OPCODE_INDEX)
                 counts[name] += 1
         return counts
 
@@ -99,19 +92,17 @@ class _Description:
         ]
 
     def _describe_ports(self, main: FlatBufferTable, field: Field) -> list[dict[str, Any]]:
-        tensors = [_look_up(self.tensors[0], index, main, field) for index in main.integers(field)]
+        tensors = [_at(self.tensors[0], index, main, field) for index in main.integers(field)]
         return [_describe_port(t.string(LiteRTTensorField.NAME) or "", t) for t in tensors]
 
     def _describe_signature(self, signature: FlatBufferTable) -> dict[str, Any]:
-        field = SignatureDefField.SUBGRAPH_INDEX
-        tensors = _look_up(self.tensors, signature.integer(field), signature, field)
+        tensors = _look_up(self.tensors, signature, SignatureDefField.SUBGRAPH_INDEX)
 
         def ports(maps: Sequence[FlatBufferTable]) -> list[dict[str, Any]]:
-            index = TensorMapField.TENSOR_INDEX
             return [
                 _describe_port(
                     entry.string(TensorMapField.NAME) or "",
-                    _look_up(tensors, entry.integer(index), entry, index),
+                    _look_up(tensors, entry, TensorMapField.TENSOR_INDEX),
                 )
                 for entry in maps
             ]
@@ -132,27 +123,25 @@ class _Description:
                 f"{file} has no signature {name}, {there}. Convert the model again, with its "
                 "signatures."
             )
-        table, field = by_name[key], SignatureDefField.SUBGRAPH_INDEX
-        number = table.integer(field)
-        subgraph = _look_up(self.subgraphs, number, table, field)
-        tensors = self.tensors[number]
+        table = by_name[key]
+        subgraph = _look_up(self.subgraphs, table, SignatureDefField.SUBGRAPH_INDEX)
+        tensors = _look_up(self.tensors, table, SignatureDefField.SUBGRAPH_INDEX)
 
         def places(maps: Sequence[FlatBufferTable]) -> dict[str, int]:
             index = TensorMapField.TENSOR_INDEX
             for entry in maps:
-                _look_up(tensors, entry.integer(index), entry, index)
+                _look_up(tensors, entry, index)
             return {entry.string(TensorMapField.NAME) or "": entry.integer(index) for entry in maps}
 
         def numbers(operator: FlatBufferTable, field: Field) -> tuple[int, ...]:
             for index in operator.integers(field):
                 if index != -1:
-                    _look_up(tensors, index, operator, field)
+                    _at(tensors, index, operator, field)
             return tuple(operator.integers(field))
 
         operators = []
         for operator in subgraph.tables(SubGraphField.OPERATORS):
-            code = OperatorField.OPCODE_INDEX
-            kind, _ = _look_up(self.operators, operator.integer(code), operator, code)
+            kind, _ = _look_up(self.operators, operator, OperatorField.OPCODE_INDEX)
             operators.append(
                 LiteRTOperator(
                     kind,
@@ -162,7 +151,7 @@ class _Description:
             )
         return LiteRTSignature(
             key,
-            number,
+            table.integer(SignatureDefField.SUBGRAPH_INDEX),
             places(table.tables(SignatureDefField.INPUTS)),
             places(table.tables(SignatureDefField.OUTPUTS)),
             [tensor.string(LiteRTTensorField.NAME) or "" for tensor in tensors],
@@ -174,17 +163,15 @@ class _Description:
         sizes = {}
         for tensors in self.tensors:
             for tensor in tensors:
-                number = tensor.integer(LiteRTTensorField.BUFFER)
-                buffer = _look_up(self.buffers, number, tensor, LiteRTTensorField.BUFFER)
-                sizes[number] = _get_buffer_size(buffer)
+                buffer = _look_up(self.buffers, tensor, LiteRTTensorField.BUFFER)
+                sizes[tensor.integer(LiteRTTensorField.BUFFER)] = _get_buffer_size(buffer)
         used = [size for size in sizes.values() if size]
         return {"count": len(used), "bytes": sum(used)}
 
     def _describe_runtime(self) -> str | None:
         for metadata in self.model.tables(ModelField.METADATA):
             if metadata.string(MetadataField.NAME) == _RUNTIME:
-                field = MetadataField.BUFFER
-                buffer = _look_up(self.buffers, metadata.integer(field), metadata, field)
+                buffer = _look_up(self.buffers, metadata, MetadataField.BUFFER)
                 text = bytes(buffer.bytes(BufferField.DATA) or b"")
                 return text.rstrip(b"\0").decode("ascii", "replace") or None
         return None
@@ -242,7 +229,12 @@ def read_litert_signature(data: bytes, name: str, file: str) -> LiteRTSignature:
     return _Description(model).signature(name, file)
 
 
-def _look_up(entries: Sequence[Any], index: int, table: FlatBufferTable, field: Field) -> Any:
+def _look_up(entries: Sequence[Any], table: FlatBufferTable, field: Field) -> Any:
+    """Returns the entry whose number is in a field."""
+    return _at(entries, table.integer(field), table, field)
+
+
+def _at(entries: Sequence[Any], index: int, table: FlatBufferTable, field: Field) -> Any:
     if not 0 <= index < len(entries):
         raise table.error(field, f"a number below {len(entries)}", f"{index}")
     return entries[index]

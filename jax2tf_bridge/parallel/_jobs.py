@@ -123,7 +123,6 @@ def _get_function_name(job: ExportJob) -> str:
 
 
 def _make_unique(name: str, taken: set[str]) -> str:
-    """Returns `name`, or `name_2`, `name_3`, ...: the first that is not taken."""
     number, unique = 1, name
     while unique in taken:
         number += 1
