@@ -248,6 +248,3 @@ _DISTRIBUTIONS: Mapping[tuple[str, str], Callable[..., ops.Tensor]] = MappingPro
         },
     }
 )
-
-DYNAMIC = "stablehlo.dynamic_rng_bit_generator"
-"""Custom call that generates bits of a shape given by an operand."""

@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from jax2tf_bridge._dtypes import dtype_of_element
 from jax2tf_bridge.bytecode import Block, Operation
 from jax2tf_bridge.emitters._array import Array, graph_dtype
 from jax2tf_bridge.emitters._bodies import fit_sizes
 from jax2tf_bridge.emitters._emitter import emits
+from jax2tf_bridge.emitters._integers import wrap
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Scope
 from jax2tf_bridge.emitters._shapes import (
@@ -125,12 +125,12 @@ def _reduce_compact(
         tensor = ops.squeeze(compact, there) if there else compact
     elif keeps_axes and not first and not repeated:
         tensor = reduce_tensor(name, compact, there, keepdims=True)
-        return scope.new_array(wrap_sum(tensor, array.element), array.element, whole)
+        return scope.new_array(wrap(array.element, tensor), array.element, whole)
     else:
         tensor = reduce_tensor(name, compact, there)
     if name == "add" and times != 1:
         tensor = tensor * _as_number(scope.sizes.size(times), tensor.dtype)
-    result = scope.new_array(wrap_sum(tensor, array.element), array.element, sizes)
+    result = scope.new_array(wrap(array.element, tensor), array.element, sizes)
     return broadcast(scope, result, whole, left) if keeps_axes else result
 
 
@@ -161,17 +161,6 @@ def reduce_tensor(
         ones = ops.reduce_sum(ops.cast(tensor, ops.int32), axes, keepdims)
         return ops.not_equal(ops.bitwise.bitwise_and(ones, 1), 0)
     return _OF_FLAGS[name](tensor, axes, keepdims)
-
-
-def wrap_sum(tensor: ops.Tensor, element: str) -> ops.Tensor:
-    """Wraps around integers of fewer than 8 bits, which are stored in 8 bits."""
-    row = dtype_of_element(element)
-    if not row.is_integer or row.bits >= 8:
-        return tensor
-    if row.kind == "uint":
-        return ops.bitwise.bitwise_and(tensor, ops.constant(2**row.bits - 1, tensor.dtype))
-    shift = ops.constant(8 - row.bits, tensor.dtype)
-    return ops.bitwise.right_shift(ops.bitwise.left_shift(tensor, shift), shift)
 
 
 # The first extreme number and its index.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
 
@@ -67,8 +68,7 @@ class Scope:
         self._line: str | None = None  # the line of the call to which this scope belongs
         self.cache = Cache()
         self.sizes = Sizes(self.cache, variables, constraints, for_converters=for_converters)
-        self._values: dict[Value, Array] = {}
-        self._outer: Scope | None = None
+        self._values: ChainMap[Value, Array] = ChainMap()
         self.callers: frozenset[str] = frozenset()
         self._budget = [_MAX_OPERATIONS]
 
@@ -80,7 +80,7 @@ class Scope:
             must not use.
         """
         scope = copy.copy(self)
-        scope._values, scope._outer = {}, self
+        scope._values = self._values.new_child()
         if other_graph:
             scope.cache = Cache(self.cache)
             scope.sizes = self.sizes.inner(scope.cache)
@@ -91,7 +91,7 @@ class Scope:
         scope = self.new_region()
         scope.callers = self.callers | {name}
         scope._line = call.source or self._line
-        scope._outer = self._outer
+        scope._values = self._values.parents.new_child()
         return scope
 
     @property
@@ -175,12 +175,8 @@ class Scope:
 
     def array(self, value: Value) -> Array:
         """Returns the array of a value."""
-        scope: Scope | None = self
-        while scope is not None:
-            if value in scope._values:
-                return scope._values[value]
-            scope = scope._outer
-        raise AssertionError("operands come after what makes them")
+        assert value in self._values, "operands come after what makes them"
+        return self._values[value]
 
     def fail(self, operation: Operation, reason: str) -> NoReturn:
         """Raises the error for an operation that TensorFlow cannot express.
@@ -190,20 +186,17 @@ class Scope:
         """
         place = f" (at {operation.source})" if operation.source else ""
         name = operation.name if "." in operation.name else f"stablehlo.{operation.name}"
+        advice = "Write"
         if self.for_onnx:
-            raise ModuleError(
-                f"{self.name} cannot be made of ONNX's operations: {name}{place}: {reason}. Write "
-                "this part of the function with other operations."
-            )
-        if self.for_converters:
-            raise ModuleError(
-                f"{self.name} cannot be made of operations that converters know: {name}{place}: "
-                f"{reason}. Write this part of the function with other operations."
-            )
+            operations = "ONNX's operations"
+        elif self.for_converters:
+            operations = "operations that converters know"
+        else:
+            operations = "TensorFlow's own operations"
+            advice = "Export it for a target with XLA, or write"
         raise ModuleError(
-            f"{self.name} cannot be made of TensorFlow's own operations: "
-            f"{name}{place}: {reason}. Export it for a target with XLA, or "
-            "write this part of the function with other operations."
+            f"{self.name} cannot be made of {operations}: {name}{place}: {reason}. {advice} "
+            "this part of the function with other operations."
         )
 
     # Tensors.
