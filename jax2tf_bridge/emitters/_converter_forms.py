@@ -199,7 +199,7 @@ def combination(kind: str, element: str) -> Callable[[ops.Tensor, ops.Tensor], o
         result = ops.logical_or if is_maximum else ops.logical_and
     elif kind == "multiply":
         pass
-    elif not _converter_integers.is_wide(element) or get_builder() is not None:
+    elif get_builder() is not None:
         result = ops.maximum if is_maximum else ops.minimum
     else:
         of_integers = _converter_integers.maximum if is_maximum else _converter_integers.minimum

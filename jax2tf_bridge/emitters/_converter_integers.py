@@ -101,12 +101,14 @@ COMPARISONS: Mapping[str, _Comparison] = MappingProxyType(
 
 def maximum(element: str, x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
     """Returns the greater integer."""
-    return select(less(x, y), y, x) if _integers.is_unsigned(element) else ops.maximum(x, y)
+    is_inexact = is_wide(element) and _integers.is_unsigned(element)
+    return select(less(x, y), y, x) if is_inexact else ops.maximum(x, y)
 
 
 def minimum(element: str, x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
     """Returns the lesser integer."""
-    return select(less(x, y), x, y) if _integers.is_unsigned(element) else ops.minimum(x, y)
+    is_inexact = is_wide(element) and _integers.is_unsigned(element)
+    return select(less(x, y), x, y) if is_inexact else ops.minimum(x, y)
 
 
 # Division.

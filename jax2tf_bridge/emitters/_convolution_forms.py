@@ -11,12 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
-from jax2tf_bridge.emitters._array import Array
+from jax2tf_bridge.emitters._array import Array, zeros
 from jax2tf_bridge.emitters._conversions import exact_dtype
 from jax2tf_bridge.emitters._dot_general import contract
 from jax2tf_bridge.emitters._ops import ops
+from jax2tf_bridge.emitters._pools import same_padding, window_count
 from jax2tf_bridge.emitters._scope import Scope
 from jax2tf_bridge.emitters._shapes import (
     pad,
@@ -74,9 +73,8 @@ def result_size(scope: Scope, axis: Axis) -> Dim:
     spread = axis.size if axis.spread == 1 else (axis.size - 1) * axis.spread + 1
     if scope.sizes.bounds(spread)[0] < 0:
         spread = scope.sizes.maximum(spread, 0)
-    room = spread + axis.low + axis.high - axis.extent
-    count = room + 1 if axis.stride == 1 else room // axis.stride + 1
-    return count if scope.sizes.bounds(room)[0] >= -1 else scope.sizes.maximum(count, 0)
+    padded = spread + axis.low + axis.high
+    return window_count(scope, padded, axis.window, axis.stride, axis.dilation)
 
 
 def in_planes(
@@ -219,7 +217,7 @@ def convolve_transposed(
         return result
     low = [0, *(axis.low - axis.window + 1 for axis in axes), 0]
     high = [0, *(axis.high - axis.window + 1 for axis in axes), 0]
-    cut = pad(scope, result, _zero(result), low, high, [0] * result.rank)
+    cut = pad(scope, result, zeros(result.element), low, high, [0] * result.rank)
     return resize(cut, sizes)
 
 
@@ -362,16 +360,14 @@ def _with_holes(
         return kernel, tuple(axes)
     nothing = [0] * kernel.rank
     holes = [*(axis.dilation - 1 for axis in axes), 0, 0]
-    spaced = pad(scope, kernel, _zero(kernel), nothing, nothing, holes)
+    spaced = pad(scope, kernel, zeros(kernel.element), nothing, nothing, holes)
     return spaced, tuple(replace(axis, window=axis.extent, dilation=1) for axis in axes)
 
 
 def _pad(scope: Scope, image: Array, axes: Sequence[Axis]) -> tuple[Array, tuple[Axis, ...], str]:
     """Pads an image; returns it unchanged if the padding is VALID or SAME, with that name."""
     if all(axis.spread == 1 for axis in axes):
-        padding = _name_of_padding(axes)
-        if padding is None and _is_same(scope, axes):
-            padding = "SAME"
+        padding = _name_of_padding(scope, axes)
         if padding is not None:
             return image, tuple(axes), padding
     padded = _with_zeros(scope, image, axes)
@@ -384,27 +380,17 @@ def _pad(scope: Scope, image: Array, axes: Sequence[Axis]) -> tuple[Array, tuple
 
 def _with_zeros(scope: Scope, image: Array, axes: Sequence[Axis]) -> Array:
     low, high = [0, *(axis.low for axis in axes), 0], [0, *(axis.high for axis in axes), 0]
-    return pad(scope, image, _zero(image), low, high, [0, *(a.spread - 1 for a in axes), 0])
+    return pad(scope, image, zeros(image.element), low, high, [0, *(a.spread - 1 for a in axes), 0])
 
 
-def _name_of_padding(axes: Sequence[Axis]) -> str | None:
-    """Recognizes VALID or SAME padding, if it does not depend on open sizes."""
+def _name_of_padding(scope: Scope, axes: Sequence[Axis]) -> str | None:
     if all(axis.low == 0 and axis.high == 0 for axis in axes):
         return "VALID"
-    for axis in axes:
-        low, high, extent = axis.low, axis.high, axis.extent
-        if not (isinstance(low, int) and isinstance(high, int) and isinstance(extent, int)):
-            return None
-        # The last window ends with the padding, or less than a stride before it.
-        if isinstance(axis.size, int):
-            count = -(-axis.size // axis.stride)
-            total = max((count - 1) * axis.stride + extent - axis.size, 0)
-            is_same = low + high == total
-        else:
-            is_same = axis.stride == 1 and low + high == extent - 1
-        if not is_same or low != (low + high) // 2 or low < 0:
-            return None
-    return "SAME"
+    is_same = all(
+        (axis.low, axis.high) == same_padding(scope, axis.size, axis.extent, axis.stride)
+        for axis in axes
+    )
+    return "SAME" if is_same else None
 
 
 def _name_of_gradient(axes: Sequence[Axis], *, remainder: bool) -> str | None:
@@ -433,22 +419,8 @@ def _name_of_gradient(axes: Sequence[Axis], *, remainder: bool) -> str | None:
     return "SAME"
 
 
-def _is_same(scope: Scope, axes: Sequence[Axis]) -> bool:
-    """Returns whether padding is computed from open sizes like SAME."""
-    for axis in axes:
-        count = -(-axis.size // axis.stride)
-        total = scope.sizes.maximum((count - 1) * axis.stride + axis.extent - axis.size, 0)
-        if axis.low != total // 2 or axis.high != total - total // 2:
-            return False
-    return True
-
-
 def _around(numbers: Sequence[int]) -> list[int]:
     return [1, *numbers, 1]
-
-
-def _zero(array: Array) -> Array:
-    return Array(array.element, (), known=np.zeros((), array.graph_dtype.as_numpy_dtype))
 
 
 def _array(scope: Scope, like: Array, tensor: ops.Tensor, sizes: Sequence[Dim]) -> Array:

@@ -6,10 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
 from jax2tf_bridge.bytecode import Operation
-from jax2tf_bridge.emitters._array import Array, graph_dtype
+from jax2tf_bridge.emitters._array import Array, graph_dtype, zeros
 from jax2tf_bridge.emitters._emitter import emits
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Scope
@@ -40,7 +38,7 @@ def _fft(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array
     lasts = {"RFFT": lengths[-1] // 2 + 1, "IRFFT": lengths[-1]}
     sizes = (*array.sizes[:-1], lasts.get(kind, array.sizes[-1]))
     if 0 in sizes or 0 in array.sizes:
-        return Array(element, sizes, known=np.zeros((), graph_dtype(element).as_numpy_dtype))
+        return zeros(element, sizes)
     tensor = scope.tensor(array)
     place = len(lengths) - 1
     if kind in _COMPLEX:

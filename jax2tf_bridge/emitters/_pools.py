@@ -110,6 +110,12 @@ def window_count(scope: Scope, size: Dim, window: Dim, stride: Dim, dilation: Di
     return span if stride == 1 else (span + stride - 1) // stride
 
 
+def same_padding(scope: Scope, size: Dim, window: Dim, stride: Dim) -> tuple[Dim, Dim]:
+    """Returns TensorFlow's SAME padding before and after an axis."""
+    total = scope.sizes.maximum((-(-size // stride) - 1) * stride + window - size, 0)
+    return total // 2, total - total // 2
+
+
 def neutral_element(reducer: Reducer, element: str) -> Array:
     """Returns the identity of a reducer as a scalar of an element type."""
     number = np.asarray(reducer.identity).astype(graph_dtype(element).as_numpy_dtype)
@@ -228,17 +234,12 @@ def _are_images(axes: Sequence[int]) -> bool:
 
 def _is_same(scope: Scope, array: Array, windows: Windows) -> bool:
     """Returns whether the padding is TensorFlow's SAME, and not zero."""
-    result = False
-    for axis in windows.axes:
-        size, window, stride = array.sizes[axis], windows.sizes[axis], windows.strides[axis]
-        total = (-(-size // stride) - 1) * stride + window - size
-        if scope.sizes.bounds(total)[0] < 0:
-            total = scope.sizes.maximum(total, 0)
-        low = total // 2
-        if (windows.low[axis], windows.high[axis]) != (low, total - low):
-            return False
-        result = result or total != 0
-    return result
+    amounts = [
+        same_padding(scope, array.sizes[axis], windows.sizes[axis], windows.strides[axis])
+        for axis in windows.axes
+    ]
+    own = [(windows.low[axis], windows.high[axis]) for axis in windows.axes]
+    return own == amounts and any(amount != (0, 0) for amount in amounts)
 
 
 def _max_pool(

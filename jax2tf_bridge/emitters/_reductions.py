@@ -220,8 +220,10 @@ def reduce_by(
     if length == 0:
         return starts
     if isinstance(length, int):
-        rows = _halve(scope, combine, columns, length)
-        return combine(scope, starts, [reshape(scope, row, rest) for row in rows])
+        while length > 1:
+            columns = _halve(scope, combine, columns, length)
+            length -= length // 2
+        return combine(scope, starts, [reshape(scope, row, rest) for row in columns])
     # The initial value comes first, so that there is at least one element.
     long = [
         concatenate(scope, [reshape(scope, start, (1, *rest)), column], 0)
@@ -238,19 +240,19 @@ def _rows(scope: Scope, array: Array, index: slice, size: Dim) -> Array:
     return scope.new_array(scope.compact(array)[index], array.element, sizes)
 
 
-def _halve(
-    scope: Scope, combine: Combine, columns: Sequence[Array], length: int
-) -> Sequence[Array]:
-    while length > 1:
-        half = length // 2
-        even = [_rows(scope, column, slice(0, 2 * half, 2), half) for column in columns]
-        odd = [_rows(scope, column, slice(1, 2 * half, 2), half) for column in columns]
-        results = combine(scope, even, odd)
-        if length % 2:
-            last = [_rows(scope, column, slice(2 * half, None), 1) for column in columns]
-            results = [concatenate(scope, pair, 0) for pair in zip(results, last, strict=True)]
-        columns, length = results, half + length % 2
-    return columns
+def _halve(scope: Scope, combine: Combine, columns: Sequence[Array], length: Any) -> list[Array]:
+    """Combines neighbouring rows; the number of rows is an int or a tensor."""
+    half = length // 2
+    size, left = half, length - 2 * half
+    if not isinstance(length, int):
+        size, left = scope.sizes.new_size(half), scope.sizes.new_size(left)
+    even = [_rows(scope, column, slice(0, 2 * half, 2), size) for column in columns]
+    odd = [_rows(scope, column, slice(1, 2 * half, 2), size) for column in columns]
+    results = combine(scope, even, odd)
+    if left == 0:
+        return results
+    last = [_rows(scope, column, slice(2 * half, None), left) for column in columns]
+    return [concatenate(scope, pair, 0) for pair in zip(results, last, strict=True)]
 
 
 def _halve_in_loop(scope: Scope, combine: Combine, columns: Sequence[Array]) -> list[Array]:
@@ -258,24 +260,13 @@ def _halve_in_loop(scope: Scope, combine: Combine, columns: Sequence[Array]) -> 
 
     def step(length: ops.Tensor, *tensors: ops.Tensor) -> tuple[ops.Tensor, ...]:
         inner = scope.new_region(other_graph=True)
-        half = length // 2
-        size = inner.sizes.new_size(half)
-
-        def arrays(parts: Sequence[ops.Tensor]) -> list[Array]:
-            return [
-                inner.new_array(part, column.element, (size, *rest))
-                for part, column in zip(parts, columns, strict=True)
-            ]
-
-        even = arrays([tensor[0 : 2 * half : 2] for tensor in tensors])
-        odd = arrays([tensor[1 : 2 * half : 2] for tensor in tensors])
-        result = combine(inner, even, odd)
-        last = [tensor[2 * half :] for tensor in tensors]
-        following = [
-            ops.concat([inner.tensor(array), row], 0)
-            for array, row in zip(result, last, strict=True)
+        sizes = (inner.sizes.new_size(length), *rest)
+        arrays = [
+            inner.new_array(tensor, column.element, sizes)
+            for tensor, column in zip(tensors, columns, strict=True)
         ]
-        return (length - half, *following)
+        results = _halve(inner, combine, arrays, length)
+        return (length - length // 2, *map(inner.tensor, results))
 
     length = ops.convert_to_tensor(scope.sizes.size(columns[0].sizes[0]), ops.int32)
     tensors = [scope.tensor(column) for column in columns]

@@ -11,7 +11,7 @@ import numpy as np
 
 from jax2tf_bridge.bytecode import Block, Operation
 from jax2tf_bridge.emitters import _converter_forms
-from jax2tf_bridge.emitters._array import Array
+from jax2tf_bridge.emitters._array import Array, zeros
 from jax2tf_bridge.emitters._bodies import fit_sizes
 from jax2tf_bridge.emitters._dynamic_slices import slice_at, update_at
 from jax2tf_bridge.emitters._emitter import emits
@@ -75,7 +75,7 @@ def _read_slices(
     starts: dict[int, Array] = {}
     valid: list[Array | None] = []
     for axis, (own, size) in enumerate(zip(array.sizes, sizes, strict=True)):
-        start = Array("i32", batch, known=np.zeros((), np.int32))
+        start = zeros("i32", batch)
         if axis in slices.index_map:
             index = slices.component(scope, indices, axis)
             start = clamp(scope, index, scope.sizes.maximum(own - size, 0))
@@ -270,7 +270,7 @@ class _Rows:
     def components(self) -> list[Array]:
         """Components of the index, one per leading axis."""
         if not self._axes:
-            return [Array("i32", self.grid, known=np.zeros((), np.int32))]
+            return [zeros("i32", self.grid)]
         return [self._slices.on_grid(self._scope, axis) for axis in self._axes]
 
     @functools.cached_property

@@ -11,12 +11,7 @@ import numpy as np
 
 from jax2tf_bridge.bytecode import DenseElements, Operation
 from jax2tf_bridge.emitters import _converter_forms, _integers
-from jax2tf_bridge.emitters._array import (
-    Array,
-    graph_dtype,
-    make_integer,
-    plain,
-)
+from jax2tf_bridge.emitters._array import Array, graph_dtype, make_integer, plain, zeros
 from jax2tf_bridge.emitters._emitter import emits
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Scope
@@ -53,11 +48,6 @@ def static_sizes(scope: Scope, operation: Operation) -> tuple[int, ...]:
     if sizes is None:
         scope.fail(operation, f"its type {operation.results[0].type} leaves sizes open")
     return sizes
-
-
-def _empty(element: str, sizes: Sequence[Dim]) -> Array:
-    """Makes an array without elements."""
-    return Array(element, tuple(sizes), known=np.zeros((), graph_dtype(element).as_numpy_dtype))
 
 
 def resize(array: Array, sizes: Sequence[Dim]) -> Array:
@@ -117,7 +107,7 @@ def broadcast(scope: Scope, array: Array, sizes: Sequence[Dim], dimensions: Sequ
     if sizes == array.sizes and list(dimensions) == list(range(array.rank)):
         return array
     if 0 in sizes:
-        return _empty(array.element, sizes)
+        return zeros(array.element, sizes)
     if list(dimensions) != sorted(dimensions):
         order = sorted(range(array.rank), key=lambda i: dimensions[i])
         array, dimensions = transpose(scope, array, order), sorted(dimensions)
@@ -215,7 +205,7 @@ def reshape(scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
 
 def _reshape_elements(scope: Scope, array: Array, sizes: tuple[Dim, ...]) -> Array:
     if 0 in sizes or 0 in array.sizes:
-        return _empty(array.element, sizes)
+        return zeros(array.element, sizes)
     groups = _match_axes(array.sizes, sizes)
     # An axis of the result is repeated if all its source axes are.
     repeated = [all(array.repeats(axis) for axis in own) for own, _ in groups]
@@ -436,7 +426,7 @@ def slice_array(
     if sizes == array.sizes:
         return array
     if 0 in sizes:
-        return _empty(array.element, sizes)
+        return zeros(array.element, sizes)
     if len(array.compact_shape) > _MAX_SLICED_AXES and array.known is None:
         merged = _merge_whole_axes(array.sizes, starts, limits, steps)
         if len(merged) < array.rank:
@@ -526,7 +516,7 @@ def concatenate(scope: Scope, arrays: Sequence[Array], axis: int) -> Array:
         total = plain(total + array.sizes[axis])
     sizes = (*kept[0].sizes[:axis], total, *kept[0].sizes[axis + 1 :])
     if 0 in sizes:
-        return _empty(element, sizes)
+        return zeros(element, sizes)
     # Axes that all arrays repeat are repeated afterwards.
     spread = [
         i for i in range(len(sizes)) if i == axis or not all(array.repeats(i) for array in kept)
@@ -578,7 +568,7 @@ def _iota(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Arra
 def iota(scope: Scope, element: str, sizes: Sequence[Dim], axis: int) -> Array:
     """Counts along an axis from 0; the other axes repeat it."""
     if 0 in sizes:
-        return _empty(element, sizes)
+        return zeros(element, sizes)
     size = sizes[axis]
     trailing = (1,) * (len(sizes) - axis - 1)
     dtype = graph_dtype(element)
@@ -711,7 +701,7 @@ def pad_to(scope: Scope, array: Array, least: Sequence[Dim]) -> Array:
     )
     if sizes == array.sizes:
         return array
-    zero = Array(array.element, (), known=np.zeros((), array.graph_dtype.as_numpy_dtype))
+    zero = zeros(array.element)
     if _repeats_value(array, zero):
         return broadcast(scope, zero, sizes, ())
     behind = [plain(size - own) for size, own in zip(sizes, array.sizes, strict=True)]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from jax2tf_bridge.bytecode import Block, Operation
-from jax2tf_bridge.emitters._array import Array
+from jax2tf_bridge.emitters._array import Array, zeros
 from jax2tf_bridge.emitters._bodies import (
     are_identities,
     called_block,
@@ -251,7 +251,7 @@ def _reduce_without_identity(
     if not windows.has_padding and all(isinstance(size, int) for size in windows.sizes):
         results = _reduce_by_axis(scope, combine, arrays, inits, windows)
         return _combine_inits(scope, combine, inits, results)
-    yes, no = (Array("i1", (), known=np.array(flag)) for flag in (True, False))
+    yes, no = Array("i1", (), known=np.array(True)), zeros("i1")
     mask = broadcast(scope, yes, arrays[0].sizes, ())
     combine = _skip_unflagged(combine)
     results = _reduce_by_axis(scope, combine, [*arrays, mask], [*inits, no], windows)
@@ -395,9 +395,6 @@ def _scatter_by_places(
     array, source, init = operands
     select, scatter = operation.regions
     whole = pad_to(scope, source, (1,) * array.rank)
-    if whole is source:
-        chosen = _select_places(scope, select, array, source.sizes, windows)
-        return _scatter_to(scope, scatter, reducer, chosen, array.sizes, source, init, windows)
     # Padding of the array and of the source is never selected, and dropped again.
     padded = windows.padded_sizes(array.sizes)
     sizes = [
@@ -406,8 +403,9 @@ def _scatter_by_places(
     ]
     larger = pad_to(scope, array, sizes)
     chosen = _select_places(scope, select, larger, whole.sizes, windows)
-    no_windows = ops.equal(scope.sizes.size(product(source.sizes)), 0)
-    chosen = ops.where(no_windows, -1, chosen)
+    if whole is not source:
+        no_windows = ops.equal(scope.sizes.size(product(source.sizes)), 0)
+        chosen = ops.where(no_windows, -1, chosen)
     result = _scatter_to(scope, scatter, reducer, chosen, larger.sizes, whole, init, windows)
     return take_first(scope, result, array.sizes)
 
@@ -422,10 +420,9 @@ def _select_places(
     scope: Scope, block: Block, array: Array, sizes: Sequence[Dim], windows: Windows
 ) -> ops.Tensor:
     """Returns the index of the selected position in each window; -1 for none."""
-    zero = Array(array.element, (), known=np.zeros((), array.graph_dtype.as_numpy_dtype))
-    no = Array("i1", (), known=np.array(False))
-    padded = windows.pad(scope, array, zero)
-    inside = windows.pad(scope, Array("i1", array.sizes, known=np.array(True)), no)
+    padded = windows.pad(scope, array, zeros(array.element))
+    yes = Array("i1", array.sizes, known=np.array(True))
+    inside = windows.pad(scope, yes, zeros("i1"))
 
     def at(array: Array, place: Sequence[int]) -> Array:
         limits = [
@@ -472,7 +469,6 @@ def _scatter_to(
     """
     combine = make_combine(block)
     neutral = init if reducer is None else neutral_element(reducer, source.element)
-    no = Array("i1", (), known=np.array(False))
     holes = [stride - 1 for stride in windows.strides]
 
     def spread(array: Array, value: Array, place: Sequence[int]) -> Array:
@@ -498,7 +494,7 @@ def _scatter_to(
             continue
         (combined,) = combine(scope, [result], [here])
         if reducer is None:
-            flags = spread(scope.new_array(is_here, "i1", source.sizes), no, place)
+            flags = spread(scope.new_array(is_here, "i1", source.sizes), zeros("i1"), place)
             tensor = scope.choose(
                 scope.tensor(flags), scope.compact(combined), scope.compact(result)
             )
