@@ -48,5 +48,4 @@ def _receive(scope: Scope, operation: Operation, operands: Sequence[Array]) -> S
 
 @emits("partition_id", "replica_id")
 def _device_number(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
-    """Returns the number of the current device, which is 0."""
     return zeros("ui32")

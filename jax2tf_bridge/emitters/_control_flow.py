@@ -166,7 +166,6 @@ class _Loop:
 
 
 def _maker(block: Block, value: Value) -> Operation | None:
-    """Returns the operation of a block that makes a value, or None."""
     return next((o for o in block.operations if any(r is value for r in o.results)), None)
 
 

@@ -424,6 +424,5 @@ def _around(numbers: Sequence[int]) -> list[int]:
 
 
 def _array(scope: Scope, like: Array, tensor: ops.Tensor, sizes: Sequence[Dim]) -> Array:
-    """Makes an array with the element type of another one."""
     tensor = ops.cast(tensor, like.graph_dtype)
     return Array(like.element, tuple(sizes), scope.set_shape(tensor, sizes))

@@ -120,10 +120,10 @@ def _fold_numbers(
         return None
     with np.errstate(over="ignore"):
         result = function(*wide)
-    return None if result is None else _to_element(element, np.asarray(result))
+    return None if result is None else to_element(element, np.asarray(result))
 
 
-def _to_element(element: str, numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def to_element(element: str, numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Converts integers or bools to another element type, with wraparound."""
     row = dtype_of_element(element)
     if row.is_integer and row.bits < 8:
@@ -202,7 +202,7 @@ def convert_known(scope: Scope, array: Array, element: str) -> Array | None:
         case (("bool" | "int" | "uint"), "bool"):
             known = array.known != 0
         case (("bool" | "int" | "uint"), _):
-            known = _to_element(element, array.known)
+            known = to_element(element, array.known)
         case "float", ("float" | "complex"):
             with np.errstate(over="ignore", invalid="ignore"):
                 known = array.known.astype(graph_dtype(element).as_numpy_dtype)

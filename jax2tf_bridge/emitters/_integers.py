@@ -107,7 +107,6 @@ def absolute(element: str, x: ops.Tensor) -> ops.Tensor:
 
 
 def sign(element: str, x: ops.Tensor) -> ops.Tensor:
-    """Returns -1, 0 or 1."""
     return ops.minimum(x, constant_like(x, 1)) if is_unsigned(element) else ops.sign(x)
 
 
@@ -169,7 +168,6 @@ def power(element: str, x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
 
 
 def invert(element: str, x: ops.Tensor) -> ops.Tensor:
-    """Inverts each bit."""
     return wrap(element, ops.bitwise.invert(x))
 
 
@@ -219,7 +217,6 @@ def shift_right_arithmetic(element: str, x: ops.Tensor, y: ops.Tensor) -> ops.Te
 
 
 def population_count(element: str, x: ops.Tensor) -> ops.Tensor:
-    """Counts the set bits."""
     return ops.cast(ops.raw_ops.PopulationCount(x=_bits_of(element, x)), x.dtype)
 
 

@@ -76,7 +76,6 @@ def _is_empty(array: Array) -> bool:
 
 
 def _smaller_size(scope: Scope, operation: Operation, array: Array) -> Dim:
-    """Returns the smaller size of a matrix."""
     rows, columns = array.sizes[-2:]
     lower, upper = scope.sizes.bounds(rows - columns)
     if upper <= 0:

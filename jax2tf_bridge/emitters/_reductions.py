@@ -100,7 +100,6 @@ def reduce_axes(
 
 
 def convert_float(scope: Scope, array: Array, element: str) -> Array:
-    """Converts between floating-point types."""
     if element == array.element:
         return array
     return scope.new_array(

@@ -7,6 +7,7 @@ import copy
 import functools
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -28,6 +29,7 @@ Emitter: TypeAlias = "Callable[[Scope, Operation, Sequence[Array]], Sequence[Arr
 """Function that converts one operation of the module to TensorFlow's operations."""
 
 
+@dataclass(eq=False)
 class Scope:
     """Values of a block, in one graph; the scope of a region also sees the enclosing blocks.
 
@@ -35,6 +37,8 @@ class Scope:
       name: the name of the called function, for messages.
       program: the module.
       emitters: maps StableHLO's operations to emitters.
+      variables: maps unknown sizes to scalar int32 tensors.
+      constraints: the constraints on the variables.
       graph_functions: the TensorFlow functions that the module calls, by number.
       names_lines: whether operations are named after the user's lines.
       for_converters: whether to use only operations that tf2onnx and OpenVINO support.
@@ -45,32 +49,29 @@ class Scope:
       callers: the functions of the module that are being called.
     """
 
-    def __init__(
-        self,
-        name: str,
-        program: Program,
-        emitters: Mapping[str, Emitter],
-        variables: Mapping[str, Any],
-        constraints: SymbolicScope | None = None,
-        graph_functions: Sequence[Callable[..., Any]] = (),
-        *,
-        names_lines: bool = False,
-        for_converters: bool = False,
-        for_onnx: bool = False,
-        refuses_bits: bool = False,
+    name: str
+    program: Program
+    emitters: Mapping[str, Emitter]
+    variables: InitVar[Mapping[str, Any]]
+    constraints: InitVar[SymbolicScope | None] = None
+    graph_functions: Sequence[Callable[..., Any]] = ()
+    _: KW_ONLY
+    names_lines: bool = False
+    for_converters: bool = False
+    for_onnx: bool = False
+    refuses_bits: bool = False
+    cache: Cache = field(default_factory=Cache, init=False)
+    sizes: Sizes = field(init=False)
+    callers: frozenset[str] = field(default=frozenset(), init=False)
+    _line: str | None = field(default=None, init=False)
+    """The line of the call to which this scope belongs."""
+    _values: ChainMap[Value, Array] = field(default_factory=ChainMap, init=False)
+    _budget: list[int] = field(default_factory=lambda: [_MAX_OPERATIONS], init=False)
+
+    def __post_init__(
+        self, variables: Mapping[str, Any], constraints: SymbolicScope | None
     ) -> None:
-        """Stores the scope; `variables` maps unknown sizes to scalar int32 tensors."""
-        self.name, self.program, self.emitters = name, program, emitters
-        self.graph_functions = graph_functions
-        self.names_lines, self.for_converters = names_lines, for_converters
-        self.for_onnx = for_onnx
-        self.refuses_bits = refuses_bits
-        self._line: str | None = None  # the line of the call to which this scope belongs
-        self.cache = Cache()
-        self.sizes = Sizes(self.cache, variables, constraints, for_converters=for_converters)
-        self._values: ChainMap[Value, Array] = ChainMap()
-        self.callers: frozenset[str] = frozenset()
-        self._budget = [_MAX_OPERATIONS]
+        self.sizes = Sizes(self.cache, variables, constraints, for_converters=self.for_converters)
 
     def new_region(self, *, other_graph: bool = False) -> Scope:
         """Makes the scope of a region or of a called function.

@@ -13,6 +13,7 @@ from jax2tf_bridge.bytecode import DenseElements, Operation
 from jax2tf_bridge.emitters import _converter_forms, _integers
 from jax2tf_bridge.emitters._array import Array, graph_dtype, make_integer, plain, zeros
 from jax2tf_bridge.emitters._emitter import emits
+from jax2tf_bridge.emitters._folding import to_element
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Scope
 from jax2tf_bridge.emitters._sizes import (
@@ -73,7 +74,6 @@ def _note_reshape(array: Array, origin: Array) -> Array:
 
 
 def product(sizes: Iterable[Dim]) -> Dim:
-    """Multiplies sizes."""
     total: Dim = 1
     for size in sizes:
         total = plain(total * size)
@@ -195,7 +195,6 @@ def _reshape(scope: Scope, operation: Operation, operands: Sequence[Array]) -> A
 
 
 def reshape(scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
-    """Reshapes an array."""
     sizes = tuple(map(plain, sizes))
     array = array.origin or array
     if sizes == array.sizes:
@@ -506,7 +505,6 @@ def _concatenate(scope: Scope, operation: Operation, operands: Sequence[Array]) 
 
 
 def concatenate(scope: Scope, arrays: Sequence[Array], axis: int) -> Array:
-    """Joins arrays along an axis."""
     kept = [array for array in arrays if array.sizes[axis] != 0] or list(arrays[:1])
     if len(kept) == 1:
         return kept[0]
@@ -569,23 +567,16 @@ def iota(scope: Scope, element: str, sizes: Sequence[Dim], axis: int) -> Array:
     """Counts along an axis from 0; the other axes repeat it."""
     if 0 in sizes:
         return zeros(element, sizes)
-    size = sizes[axis]
+    size, dtype = sizes[axis], graph_dtype(element)
     trailing = (1,) * (len(sizes) - axis - 1)
-    dtype = graph_dtype(element)
-    narrow = {"i4": 8, "ui4": 0}.get(element)  # 4-bit integers wrap around explicitly
-    if isinstance(size, int) and (size <= _MAX_MOVED_ELEMENTS or narrow is not None):
-        known = np.arange(size)
-        if narrow is not None:
-            known = (known + narrow) % 16 - narrow
-        shaped = known.astype(dtype.as_numpy_dtype).reshape((size, *trailing))
-        return Array(element, tuple(sizes), known=shaped)
+    if isinstance(size, int) and size <= _MAX_MOVED_ELEMENTS:
+        known = to_element(element, np.arange(size)).reshape((size, *trailing))
+        return Array(element, tuple(sizes), known=known)
     numbers = scope.cache.get_or_make(("range", size), lambda: ops.range(scope.sizes.size(size)))
-    if narrow is not None:
-        numbers = ops.math.floormod(numbers + narrow, 16) - narrow
-    counted = numbers if dtype == ops.int32 else ops.cast(numbers, dtype)
+    numbers = _integers.wrap(element, numbers if dtype == ops.int32 else ops.cast(numbers, dtype))
     if trailing:
-        counted = ops.reshape(counted, [-1, *trailing])
-    return Array(element, tuple(sizes), counted)
+        numbers = ops.reshape(numbers, [-1, *trailing])
+    return Array(element, tuple(sizes), numbers)
 
 
 @emits("reverse")
@@ -602,7 +593,6 @@ def _reverse(scope: Scope, operation: Operation, operands: Sequence[Array]) -> A
 
 
 def reverse_axes(scope: Scope, tensor: ops.Tensor, axes: Sequence[int]) -> ops.Tensor:
-    """Reverses axes of a tensor."""
     reverse = _converter_forms.reverse if scope.for_converters else ops.reverse
     return reverse(tensor, list(axes))
 

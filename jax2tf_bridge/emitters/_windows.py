@@ -11,7 +11,6 @@ import numpy as np
 from jax2tf_bridge.bytecode import Block, Operation
 from jax2tf_bridge.emitters._array import Array, zeros
 from jax2tf_bridge.emitters._bodies import (
-    are_identities,
     called_block,
     fit_sizes,
     is_identity,
@@ -120,7 +119,7 @@ def _reduce(
     else:
         results = [_reduce_from_identity(scope, reducers[0], combine, arrays[0], windows)]
         results = [fit_sizes(scope, result, sizes) for result in results]
-    if reducers is not None and are_identities(scope, reducers, inits):
+    if reducers is not None and all(map(functools.partial(is_identity, scope), reducers, inits)):
         return results
     return _combine_inits(scope, combine, inits, results)
 

@@ -199,7 +199,6 @@ def _is_sign(value: Value, x: Value, matcher: Matcher) -> bool:
 
 
 def _is_negative(flag: Value, x: Value, matcher: Matcher) -> bool:
-    """Returns whether a flag says that x is negative."""
     operands = _match_comparison(flag, "LT", matcher)
     return (
         operands is not None
