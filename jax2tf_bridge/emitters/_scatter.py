@@ -48,8 +48,8 @@ _NAMES = (
 )
 
 
-@emits("scatter")
-def _scatter(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+def scatter(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+    """Converts a scatter; also of slices that an emitter makes itself."""
     arrays, indices, updates = split_operands(operation, operands)
     if 0 in arrays[0].sizes or 0 in updates[0].sizes:
         return list(arrays)
@@ -61,6 +61,9 @@ def _scatter(scope: Scope, operation: Operation, operands: Sequence[Array]) -> S
     results = _update(scope, operation, slices, larger, updates)
     pairs = zip(results, arrays, strict=True)
     return [take_first(scope, result, array.sizes) for result, array in pairs]
+
+
+_scatter = emits("scatter")(scatter)
 
 
 def _read_slices(
