@@ -398,11 +398,11 @@ def _order_axes(
     reverse: Sequence[int] = (),
 ) -> Array:
     """Transposes a tensor to an order of axes, then reverses some of them."""
-    wanted = tuple(sizes[axis] for axis in order)
+    new_sizes = tuple(sizes[axis] for axis in order)
     if _is_sorted(sizes, order):
-        moved = with_ones(scope, tensor, sizes, wanted)
+        moved = with_ones(scope, tensor, sizes, new_sizes)
     else:
         moved = ops.transpose(tensor, order)
     if reverse:
         moved = reverse_axes(scope, moved, reverse)
-    return Array(ELEMENTS[tensor.dtype.name], wanted, scope.set_shape(moved, wanted))
+    return Array(ELEMENTS[tensor.dtype.name], new_sizes, scope.set_shape(moved, new_sizes))

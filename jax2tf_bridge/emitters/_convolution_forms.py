@@ -160,13 +160,8 @@ def convolve_transposed(
 ) -> Array:
     """Convolves a dilated image, with TensorFlow's gradient of a strided convolution.
 
-    Args:
-      scope: the scope of the operation.
-      image: the image [batch, *spatial, in].
-      kernel: the kernel [*spatial, out, in] of the strided convolution, which is the reverse of the
-        applied one.
-      axes: the spatial axes, without strides and dilation.
-      groups: 1, or the number of input and output features.
+    That convolution has the reversed kernel [*spatial, out, in]. The axes have no strides and no
+    dilation, and the groups are 1, or the number of input and output features.
     """
     batch, features = image.sizes[0], kernel.sizes[-2] if groups == 1 else groups
     sizes = (batch, *(axis.result for axis in axes), features)
@@ -184,12 +179,12 @@ def convolve_transposed(
     ]
     padding = _name_of_gradient(others, remainder=True)
     if padding is None:
-        made = [(axis.size - 1) * axis.spread + axis.window for axis in axes]
+        spatial = [(axis.size - 1) * axis.spread + axis.window for axis in axes]
     else:
-        made = [axis.result for axis in axes]
-    made_sizes = (batch, *made, features)
+        spatial = [axis.result for axis in axes]
+    full_sizes = (batch, *spatial, features)
     arguments: dict[str, Any] = {
-        "input_sizes": scope.sizes.shape(made_sizes),
+        "input_sizes": scope.sizes.shape(full_sizes),
         "padding": padding or "VALID",
     }
     if groups == 1:
@@ -212,7 +207,7 @@ def convolve_transposed(
             strides=_around([stride, stride]),
             **arguments,
         )
-    result = _array(scope, image, tensor, made_sizes)
+    result = _array(scope, image, tensor, full_sizes)
     if padding is not None:
         return result
     low = [0, *(axis.low - axis.window + 1 for axis in axes), 0]
@@ -226,15 +221,8 @@ def correlate(
 ) -> Array:
     """Convolves with a large window, with TensorFlow's gradient with respect to a kernel.
 
-    Args:
-      scope: the scope of the operation.
-      image: the image [batch, *spatial, in].
-      cotangent: the large window [batch, *spatial, out].
-      axes: the spatial axes, without strides and image dilation.
-      groups: the number of feature groups.
-
-    Returns:
-      The result [*spatial, in / groups, out].
+    The window is the cotangent [batch, *spatial, out], and the result [*spatial, in / groups, out].
+    The axes have no strides and no image dilation.
     """
     window = [axis.result for axis in axes]
     features, out = image.sizes[-1], cotangent.sizes[-1]
@@ -278,12 +266,7 @@ def convolve_by_positions(
 ) -> Array:
     """Convolves in any dtype over any number of axes, with one product per window element.
 
-    Args:
-      scope: the scope of the operation.
-      image: the image [batch, *spatial, in].
-      kernel: the kernel [*spatial, in / groups, out], whose spatial sizes are known.
-      axes: the spatial axes.
-      groups: the number of feature groups.
+    The spatial sizes of the kernel must be known.
     """
     sizes = (image.sizes[0], *(axis.result for axis in axes), kernel.sizes[-1])
     exact = ELEMENTS[exact_dtype(image.graph_dtype).name]

@@ -240,19 +240,19 @@ def _has_bits(element: str) -> bool:
 def _bitcast_convert(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     (array,) = operands
     kind = operation.results[0].tensor
-    given, wanted = array.row.bits, dtype_of_element(kind.element).bits
+    bits, new_bits = array.row.bits, dtype_of_element(kind.element).bits
     if array.element == kind.element:
         return array
     if not (_has_bits(array.element) and _has_bits(kind.element)):
         scope.fail(operation, f"the bits of {array.element} are not read as {kind.element}")
-    if given == wanted:
+    if bits == new_bits:
         return scope.new_array(
             bitcast(array.element, kind.element, scope.compact(array)), kind.element, array.sizes
         )
-    if min(given, wanted) < 8 and max(given, wanted) % 8:
+    if min(bits, new_bits) < 8 and max(bits, new_bits) % 8:
         scope.fail(operation, f"the bits of {array.element} are not read as {kind.element}")
-    narrowed = wanted < given
-    sizes = (*array.sizes, given // wanted) if narrowed else array.sizes[:-1]
+    is_narrowed = new_bits < bits
+    sizes = (*array.sizes, bits // new_bits) if is_narrowed else array.sizes[:-1]
     tensor = bitcast(array.element, kind.element, scope.tensor(array))
     return scope.result(operation, scope.set_shape(tensor, sizes), sizes)
 

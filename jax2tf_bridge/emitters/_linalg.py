@@ -24,11 +24,12 @@ def _cholesky(scope: Scope, operation: Operation, operands: Sequence[Array]) -> 
     _check(scope, operation, operands)
     if 0 in a.sizes:
         return a
-    tensor, lower = scope.tensor(a), operation.flag("lower")
-    if scope.is_for_any_converter:
-        factor = factorizations.cholesky_by_columns(tensor, lower=lower, choose=scope.choose)
-    else:
-        factor = factorizations.cholesky(tensor, lower=lower)
+    factor = factorizations.cholesky(
+        scope.tensor(a),
+        lower=operation.flag("lower"),
+        by_columns=scope.is_for_any_converter,
+        choose=scope.choose,
+    )
     return scope.new_array(factor, a.element, a.sizes)
 
 

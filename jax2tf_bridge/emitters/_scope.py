@@ -170,8 +170,10 @@ class Scope:
         graph = ops.compat.v1.get_default_graph()
         version = graph.version  # which counts operations
         yield
-        made = graph.get_operations()[version - graph.version :] if graph.version > version else ()
-        if any(each.type == "Bitcast" for each in made):
+        operations = (
+            graph.get_operations()[version - graph.version :] if graph.version > version else ()
+        )
+        if any(each.type == "Bitcast" for each in operations):
             self.fail(operation, "it needs Bitcast, which no converter of graphs knows")
 
     def array(self, value: Value) -> Array:

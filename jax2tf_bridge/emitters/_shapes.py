@@ -126,16 +126,16 @@ def _place(scope: Scope, array: Array, sizes: tuple[Dim, ...], dimensions: Seque
     first = array.rank - len(own)
     live = [axis for axis in range(first, array.rank) if own[axis - first] != 1]
     start = dimensions[live[0]] if live else len(sizes)
-    wanted: list[Dim] = [1] * (len(sizes) - start)
+    new_sizes: list[Dim] = [1] * (len(sizes) - start)
     for axis in live:
-        wanted[dimensions[axis] - start] = own[axis - first]
+        new_sizes[dimensions[axis] - start] = own[axis - first]
     known = array.known
     if known is not None:
-        shape = [1] * len(wanted)
+        shape = [1] * len(new_sizes)
         for axis in live:
             shape[dimensions[axis] - start] = known.shape[axis - first]
         return Array(array.element, sizes, known=known.reshape(shape))
-    return Array(array.element, sizes, with_ones(scope, scope.compact(array), own, wanted))
+    return Array(array.element, sizes, with_ones(scope, scope.compact(array), own, new_sizes))
 
 
 def compact_sizes(array: Array) -> tuple[Dim, ...]:
@@ -147,34 +147,34 @@ def compact_sizes(array: Array) -> tuple[Dim, ...]:
 
 
 def with_ones(
-    scope: Scope, tensor: ops.Tensor, sizes: Sequence[Dim], wanted: Sequence[Dim]
+    scope: Scope, tensor: ops.Tensor, sizes: Sequence[Dim], new_sizes: Sequence[Dim]
 ) -> ops.Tensor:
     """Reshapes a tensor to sizes that differ only by ones, without arithmetic on sizes."""
-    if tuple(sizes) == tuple(wanted):
+    if tuple(sizes) == tuple(new_sizes):
         return tensor
     # Sizes of 1 that were added before are dropped by using the original tensor.
     tensor, sizes = scope.cache.get_or_make(
         ("without ones", tensor.ref()), lambda: (tensor, tuple(sizes))
     )
-    if tuple(sizes) == tuple(wanted):
+    if tuple(sizes) == tuple(new_sizes):
         return tensor
-    if sum(not isinstance(size, int) for size in wanted) <= 1 and 0 not in wanted:
-        result = ops.reshape(tensor, scope.sizes.reshape_shape(wanted))
+    if sum(not isinstance(size, int) for size in new_sizes) <= 1 and 0 not in new_sizes:
+        result = ops.reshape(tensor, scope.sizes.reshape_shape(new_sizes))
     else:
-        drop, add = _other_ones(sizes, wanted)
+        drop, add = _other_ones(sizes, new_sizes)
         result = ops.squeeze(tensor, drop) if drop else tensor
         for axis in add:
             result = ops.expand_dims(result, axis)
     scope.cache.get_or_make(("without ones", result.ref()), lambda: (tensor, sizes))
-    return scope.set_shape(result, wanted)
+    return scope.set_shape(result, new_sizes)
 
 
-def _other_ones(sizes: Sequence[Dim], wanted: Sequence[Dim]) -> tuple[list[int], list[int]]:
+def _other_ones(sizes: Sequence[Dim], new_sizes: Sequence[Dim]) -> tuple[list[int], list[int]]:
     """Finds superfluous sizes of 1, and the positions of missing ones."""
     drop: list[int] = []
     add: list[int] = []
     at = 0
-    for place, size in enumerate(wanted):
+    for place, size in enumerate(new_sizes):
         while at < len(sizes) and sizes[at] == 1 != size:
             drop.append(at)
             at += 1
@@ -214,25 +214,25 @@ def _reshape_elements(scope: Scope, array: Array, sizes: tuple[Dim, ...]) -> Arr
         if not is_repeated
         for axis in own
     ]
-    wanted: list[Dim] = list(sizes)
+    new_sizes: list[Dim] = list(sizes)
     for (_, places), is_repeated in zip(groups, repeated, strict=True):
         for place in places if is_repeated else ():
-            wanted[place] = 1
-    while wanted and wanted[0] == 1:
-        del wanted[0]
+            new_sizes[place] = 1
+    while new_sizes and new_sizes[0] == 1:
+        del new_sizes[0]
     known = array.known
     if known is not None:
         own_sizes = [size if axis in spread else 1 for axis, size in enumerate(array.sizes)]
         static = [size for size in own_sizes if isinstance(size, int)]
-        numbers = [size for size in wanted if isinstance(size, int)]
-        is_static = len(static) == array.rank and len(numbers) == len(wanted)
+        numbers = [size for size in new_sizes if isinstance(size, int)]
+        is_static = len(static) == array.rank and len(numbers) == len(new_sizes)
         if is_static and math.prod(static) <= max(_MAX_MOVED_ELEMENTS, known.size):
             whole = np.broadcast_to(known, static)
             return Array(array.element, sizes, known=whole.reshape(numbers))
     if all(_differ_by_ones(array.sizes, sizes, group) for group in groups):
         compact, own = scope.compact(array), compact_sizes(array)
-        return Array(array.element, sizes, with_ones(scope, compact, own, wanted))
-    tensor = _tile(scope, array, groups, len(wanted))
+        return Array(array.element, sizes, with_ones(scope, compact, own, new_sizes))
+    tensor = _tile(scope, array, groups, len(new_sizes))
     if tensor is None:
         # Missing leading axes of size 1 would only make the broadcast larger, which LiteRT's
         # converter fails for at six axes.
@@ -240,8 +240,8 @@ def _reshape_elements(scope: Scope, array: Array, sizes: tuple[Dim, ...]) -> Arr
         start = next((axis for axis, size in enumerate(missing) if size != 1), len(missing))
         array = resize(array, array.sizes[start:])
         tensor = broadcast_axes(scope, array, [axis - start for axis in spread if axis >= start])
-        tensor = ops.reshape(tensor, scope.sizes.reshape_shape(wanted))
-    return Array(array.element, sizes, scope.set_shape(tensor, wanted))
+        tensor = ops.reshape(tensor, scope.sizes.reshape_shape(new_sizes))
+    return Array(array.element, sizes, scope.set_shape(tensor, new_sizes))
 
 
 def _tile(
@@ -262,22 +262,24 @@ def _tile(
         counts.append(product(array.sizes[axis] for axis in more))
         axes.append(live[0])
     skipped = len(axes) - rank
-    wanted = [1 if axis < 0 else array.sizes[axis] for axis in axes[skipped:]]
-    tensor = with_ones(scope, scope.compact(array), compact_sizes(array), wanted)
+    new_sizes = [1 if axis < 0 else array.sizes[axis] for axis in axes[skipped:]]
+    tensor = with_ones(scope, scope.compact(array), compact_sizes(array), new_sizes)
     multiples = scope.sizes.shape(counts[skipped:])
     return _integers.repeat(lambda x: ops.tile(x, multiples), tensor)
 
 
 def _differ_by_ones(
-    sizes: Sequence[Dim], wanted: Sequence[Dim], group: tuple[list[int], list[int]]
+    sizes: Sequence[Dim], new_sizes: Sequence[Dim], group: tuple[list[int], list[int]]
 ) -> bool:
     own, places = group
     return [sizes[axis] for axis in own if sizes[axis] != 1] == [
-        wanted[place] for place in places if wanted[place] != 1
+        new_sizes[place] for place in places if new_sizes[place] != 1
     ]
 
 
-def _match_axes(sizes: Sequence[Dim], wanted: Sequence[Dim]) -> list[tuple[list[int], list[int]]]:
+def _match_axes(
+    sizes: Sequence[Dim], new_sizes: Sequence[Dim]
+) -> list[tuple[list[int], list[int]]]:
     """Splits two shapes of equal size into corresponding groups of axes of equal size."""
     groups: list[tuple[list[int], list[int]]] = []
     totals: dict[Dim, int] = {}
@@ -287,13 +289,13 @@ def _match_axes(sizes: Sequence[Dim], wanted: Sequence[Dim]) -> list[tuple[list[
         totals[total] = axis + 1
     begin = end = 0
     total = 1
-    for place, size in enumerate(wanted):
+    for place, size in enumerate(new_sizes):
         total = plain(total * size)
         end_of_own = totals.get(total, -1)
         if size != 1 and end_of_own > begin:
             groups.append((list(range(begin, end_of_own)), list(range(end, place + 1))))
             begin, end = end_of_own, place + 1
-    rest = (list(range(begin, len(sizes))), list(range(end, len(wanted))))
+    rest = (list(range(begin, len(sizes))), list(range(end, len(new_sizes))))
     if not groups or product(sizes[axis] for axis in rest[0]) != 1:
         return [*groups, rest]
     # Sizes of 1 at the end belong to the last group.
@@ -310,12 +312,12 @@ def broadcast_axes(scope: Scope, array: Array, axes: Sequence[int]) -> ops.Tenso
         return scope.tensor(array)
     own = compact_sizes(array)
     padded = [*(1 for _ in range(array.rank - len(own))), *own]
-    wanted = [size if axis in axes else 1 for axis, size in enumerate(array.sizes)]
+    new_sizes = [size if axis in axes else 1 for axis, size in enumerate(array.sizes)]
     # Broadcasting adds missing leading axes without an operation.
     compact = scope.compact(array)
-    if padded == wanted:
-        return with_ones(scope, compact, own, wanted)
-    return scope.set_shape(ops.broadcast_to(compact, scope.sizes.shape(wanted)), wanted)
+    if padded == new_sizes:
+        return with_ones(scope, compact, own, new_sizes)
+    return scope.set_shape(ops.broadcast_to(compact, scope.sizes.shape(new_sizes)), new_sizes)
 
 
 @emits("transpose")
@@ -343,20 +345,20 @@ def transpose(scope: Scope, array: Array, order: Sequence[int]) -> Array:
     compact = scope.compact(array)
     own = compact_sizes(array)
     padded = [*(1 for _ in range(array.rank - len(own))), *own]
-    wanted = [padded[axis] for axis in order]
+    new_sizes = [padded[axis] for axis in order]
     live = [axis for axis in range(array.rank) if padded[axis] != 1]
     if [axis for axis in order if axis in live] == live:
         # Moving a size of 1 past others moves no elements.
-        while wanted and wanted[0] == 1:
-            del wanted[0]
-        return Array(array.element, sizes, with_ones(scope, compact, own, wanted))
+        while new_sizes and new_sizes[0] == 1:
+            del new_sizes[0]
+        return Array(array.element, sizes, with_ones(scope, compact, own, new_sizes))
     # Repeated leading axes that stay in front can be omitted.
     start = 0
     while order[start] == start and padded[start] == 1:
         start += 1
     tensor = with_ones(scope, compact, own, padded[start:])
     tensor = scope.set_shape(
-        ops.transpose(tensor, [axis - start for axis in order[start:]]), wanted[start:]
+        ops.transpose(tensor, [axis - start for axis in order[start:]]), new_sizes[start:]
     )
     return Array(array.element, sizes, tensor)
 
@@ -455,8 +457,8 @@ def slice_array(
             0 if places[axis - first].start is None else places[axis - first].start
         )
     tensor = scope.compact(array)[tuple(places)]
-    wanted = [1 if array.repeats(axis) else sizes[axis] for axis in range(kept, array.rank)]
-    return Array(array.element, sizes, scope.set_shape(tensor, wanted))
+    new_sizes = [1 if array.repeats(axis) else sizes[axis] for axis in range(kept, array.rank)]
+    return Array(array.element, sizes, scope.set_shape(tensor, new_sizes))
 
 
 def _merge_whole_axes(
@@ -529,8 +531,8 @@ def concatenate(scope: Scope, arrays: Sequence[Array], axis: int) -> Array:
     tensor = _stack(scope, kept, axis, spread)
     if tensor is None:
         tensor = ops.concat([broadcast_axes(scope, array, spread) for array in kept], axis)
-    wanted = [size if i in spread else 1 for i, size in enumerate(sizes)]
-    return Array(element, sizes, scope.set_shape(tensor, wanted))
+    new_sizes = [size if i in spread else 1 for i, size in enumerate(sizes)]
+    return Array(element, sizes, scope.set_shape(tensor, new_sizes))
 
 
 def _stack(
@@ -675,8 +677,8 @@ def _pad_around(
         inside = ops.pad(ops.ones(ops.shape(tensor), ops.bool), paddings)
         filler = scope.tensor(reshape(scope, value, ()))
         padded = move(lambda x, v: scope.choose(inside, ops.pad(x, paddings), v), tensor, filler)
-    wanted = [size if axis in spread else 1 for axis, size in enumerate(sizes)]
-    return Array(array.element, sizes, scope.set_shape(padded, wanted))
+    new_sizes = [size if axis in spread else 1 for axis, size in enumerate(sizes)]
+    return Array(array.element, sizes, scope.set_shape(padded, new_sizes))
 
 
 def pad_to(scope: Scope, array: Array, least: Sequence[Dim]) -> Array:

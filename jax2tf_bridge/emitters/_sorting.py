@@ -107,8 +107,8 @@ def _index_by_keys(
         tensor = _to_integers(scope, number, key)
         if index is not None:
             tensor = ops.gather(tensor, index, batch_dims=len(sizes) - 1)
-        wanted = count if key is keys[0] else sizes[-1]
-        result = ops.math.top_k(tensor, scope.sizes.size(wanted)).indices
+        length = count if key is keys[0] else sizes[-1]
+        result = ops.math.top_k(tensor, scope.sizes.size(length)).indices
         index = result if index is None else ops.gather(index, result, batch_dims=len(sizes) - 1)
     assert index is not None, "there is a key"
     return index

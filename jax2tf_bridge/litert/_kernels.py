@@ -376,15 +376,7 @@ def correlate(
     """Computes the gradient of a 2D convolution with respect to its kernel.
 
     LiteRT has no convolution with a window of open size, so this is one product of matrices for
-    each element of the kernel.
-
-    Args:
-      image: the image, [batch, height, width, in].
-      window: the shape of the kernel as a tensor, [height, width, in, out].
-      cotangent: the cotangent of the result, [batch, height, width, out].
-      sizes: the height and the width of the kernel.
-      strides: the strides of the convolution, for height and width.
-      padding: "VALID" or "SAME".
+    each element of the kernel. Its shape is `window`, with the height and the width in `sizes`.
     """
     counts = tf.shape(cotangent)[1:3]
     lengths = (counts - 1) * strides + 1
