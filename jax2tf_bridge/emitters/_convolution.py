@@ -6,10 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from jax2tf_bridge.bytecode import Operation
-from jax2tf_bridge.emitters._array import Array, graph_dtype
+from jax2tf_bridge.emitters._array import Array, zeros
 from jax2tf_bridge.emitters._conversions import (
     accumulation_dtype,
     from_accumulation,
@@ -104,16 +102,18 @@ def _convolution(scope: Scope, operation: Operation, operands: Sequence[Array]) 
     axes = _read_axes(scope, operation, numbers, left, right, amounts)
     batch_groups = operation.int("batch_group_count")
     groups = operation.int("feature_group_count")
-    batch = left.sizes[numbers.image[0]]
-    batch = batch if batch_groups == 1 else batch // batch_groups
-    result = (batch, *(axis.result for axis in axes), right.sizes[numbers.kernel[-1]])
+
+    def find_result_sizes() -> tuple[Dim, ...]:
+        batch = left.sizes[numbers.image[0]]
+        batch = batch if batch_groups == 1 else batch // batch_groups
+        return (batch, *(axis.result for axis in axes), right.sizes[numbers.kernel[-1]])
+
     known = operation.results[0].tensor.shape
-    rows = fill_sizes([known[axis] for axis in numbers.result], result)
+    rows = fill_sizes([known[axis] for axis in numbers.result], find_result_sizes())
     axes = tuple(replace(a, result=n) for a, n in zip(axes, rows[1:-1], strict=True))
     sizes = tuple(rows[numbers.result.index(axis)] for axis in range(len(rows)))
     if 0 in (*rows, *left.sizes, *right.sizes):
-        zero = np.zeros((), graph_dtype(element).as_numpy_dtype)
-        return Array(element, sizes, known=zero)
+        return zeros(element, sizes)
     left, right, axes = _with_windows(scope, numbers, left, right, axes, (groups, batch_groups))
 
     def convolve_parts(image: ops.Tensor, kernel: ops.Tensor) -> ops.Tensor:
@@ -140,13 +140,8 @@ def _convolution(scope: Scope, operation: Operation, operands: Sequence[Array]) 
         tensor = ops.complex(real, ops.add(convolve_parts(a, d), convolve_parts(b, c)))
     else:
         tensor = convolve_parts(image, kernel)
-    batch = left.sizes[numbers.image[0]]
-    made = (
-        batch if batch_groups == 1 else batch // batch_groups,
-        *(axis.result for axis in axes),
-        right.sizes[numbers.kernel[-1]],
-    )
-    whole = [made[numbers.result.index(axis)] for axis in range(len(made))]
+    padded = find_result_sizes()
+    whole = [padded[numbers.result.index(axis)] for axis in range(len(padded))]
     array = scope.new_array(from_accumulation(tensor, element), element, whole)
     return take_first(scope, array, sizes)
 
@@ -403,11 +398,11 @@ def _order_axes(
     reverse: Sequence[int] = (),
 ) -> Array:
     """Transposes a tensor to an order of axes, then reverses some of them."""
-    wanted = tuple(sizes[axis] for axis in order)
+    new_sizes = tuple(sizes[axis] for axis in order)
     if _is_sorted(sizes, order):
-        moved = with_ones(scope, tensor, sizes, wanted)
+        moved = with_ones(scope, tensor, sizes, new_sizes)
     else:
         moved = ops.transpose(tensor, order)
     if reverse:
         moved = reverse_axes(scope, moved, reverse)
-    return Array(ELEMENTS[tensor.dtype.name], wanted, scope.set_shape(moved, wanted))
+    return Array(ELEMENTS[tensor.dtype.name], new_sizes, scope.set_shape(moved, new_sizes))

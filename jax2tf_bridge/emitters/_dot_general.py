@@ -111,10 +111,10 @@ def contract(
         for array, labels in zip((left, right), axes, strict=True)
     ]
     product = _product(scope, sides[0], sides[1], batch_labels, free[0], free[1], sum_labels)
-    wanted = [*batch_labels, *free[0], *free[1]]
-    while wanted and product.size(wanted[0]) == 1 and sizes[wanted[0]] != 1:
-        del wanted[0]  # the compact form omits repeated leading axes
-    tensor = _lay_out(scope, product, wanted)
+    result_labels = [*batch_labels, *free[0], *free[1]]
+    while result_labels and product.size(result_labels[0]) == 1 and sizes[result_labels[0]] != 1:
+        del result_labels[0]  # the compact form omits repeated leading axes
+    tensor = _lay_out(scope, product, result_labels)
     result = tuple(sizes[label] for label in (*batch_labels, *free[0], *free[1]))
     return scope.new_array(from_accumulation(tensor, element), element, result)
 
@@ -179,10 +179,10 @@ def _product(
     )
     labels = (*both, *left_alone, *right_alone)
     sizes = {x: _size_of_both(left, right, x) for x in labels}
-    wanted = tuple(sizes[x] for x in labels)
+    new_sizes = tuple(sizes[x] for x in labels)
     outer = tuple(sizes[x] for x in (*both, *batches))
     result = (*outer, math.prod(sizes[x] for x in rows), math.prod(sizes[x] for x in right_alone))
-    return _Labelled(_reshape(scope, tensor, result, wanted), labels, wanted)
+    return _Labelled(_reshape(scope, tensor, result, new_sizes), labels, new_sizes)
 
 
 def _known(left: Dim, right: Dim) -> Dim:
@@ -223,17 +223,13 @@ def _least_moved(
     """Chooses the order of contracting axes with fewer transposes."""
     orders = [tuple(x for x in side.labels if x in sums) for side in (left, right)]
 
-    def moves(order: tuple[str, ...]) -> int:
-        moved = _is_moved(left, both, left_alone, order)
-        return moved + _is_moved(right, both, right_alone, order)
+    def count_moves(order: tuple[str, ...]) -> int:
+        return sum(
+            side.live not in ((*both, *alone, *order), (*both, *order, *alone))
+            for side, alone in ((left, left_alone), (right, right_alone))
+        )
 
-    return min(orders, key=moves)
-
-
-def _is_moved(
-    side: _Labelled, both: tuple[str, ...], alone: tuple[str, ...], sums: tuple[str, ...]
-) -> bool:
-    return side.live not in ((*both, *alone, *sums), (*both, *sums, *alone))
+    return min(orders, key=count_moves)
 
 
 def _is_flipped(
@@ -260,10 +256,10 @@ def _lay_out(
 ) -> ops.Tensor:
     """Reshapes a tensor to one axis per label, optionally without leading axes of size 1."""
     side = _move(side, side.live_of(labels))
-    wanted = [side.size(x) for x in labels]
-    while not leading and wanted and wanted[0] == 1:
-        del wanted[0]
-    return with_ones(scope, side.tensor, side.sizes, wanted)
+    new_sizes = [side.size(x) for x in labels]
+    while not leading and new_sizes and new_sizes[0] == 1:
+        del new_sizes[0]
+    return with_ones(scope, side.tensor, side.sizes, new_sizes)
 
 
 def _group(
@@ -275,11 +271,11 @@ def _group(
 
 
 def _reshape(
-    scope: Scope, tensor: ops.Tensor, sizes: Sequence[Dim], wanted: Sequence[Dim]
+    scope: Scope, tensor: ops.Tensor, sizes: Sequence[Dim], new_sizes: Sequence[Dim]
 ) -> ops.Tensor:
-    if [size for size in sizes if size != 1] == [size for size in wanted if size != 1]:
-        return with_ones(scope, tensor, sizes, wanted)
-    return scope.set_shape(ops.reshape(tensor, scope.sizes.reshape_shape(wanted)), wanted)
+    if [size for size in sizes if size != 1] == [size for size in new_sizes if size != 1]:
+        return with_ones(scope, tensor, sizes, new_sizes)
+    return scope.set_shape(ops.reshape(tensor, scope.sizes.reshape_shape(new_sizes)), new_sizes)
 
 
 @emits("einsum", "unary_einsum")

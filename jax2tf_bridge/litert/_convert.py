@@ -277,6 +277,5 @@ def _find_dtype(text: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Returns the first sentence of the converter's text."""
     match = re.search(r"error: (?:loc\(.*?\)+: )?(.*)", str(error))
     return (match[1] if match else str(error).strip().partition("\n")[0])[:300]

@@ -77,21 +77,29 @@ class Pattern:
             return None  # whatever handles the invalid operation next reports it
 
 
+def in_both_orders(operation: Operation | None) -> tuple[tuple[Value, Value], ...]:
+    """Returns the operands of a commutative operation in both orders; nothing for None."""
+    if operation is None:
+        return ()
+    left, right = operation.operands
+    return (left, right), (right, left)
+
+
 class Matcher:
     """Operations of a block, as far as they are rewritten already."""
 
     def __init__(self, block: Block, outer: Matcher | None) -> None:
         self._block, self._outer = block, outer
-        self._makers: dict[Value, Operation] = {}
+        self.makers: dict[Value, Operation] = {}
 
     def add(self, operation: Operation) -> None:
         """Adds the next operation of the block."""
         for value in operation.results:
-            self._makers[value] = operation
+            self.makers[value] = operation
 
     def maker(self, value: Value, *names: str) -> Operation | None:
         """Returns the operation of this block that makes a value, if it has one of the names."""
-        operation = self._makers.get(value)
+        operation = self.makers.get(value)
         return operation if operation is not None and operation.name in names else None
 
     def operand(self, value: Value, name: str) -> Value | None:
@@ -147,7 +155,7 @@ class Matcher:
         return number if number in (0, 1) or not is_converted else None
 
     def _find(self, value: Value) -> Operation | None:
-        operation = self._makers.get(value)
+        operation = self.makers.get(value)
         return operation or (self._outer._find(value) if self._outer else None)
 
 

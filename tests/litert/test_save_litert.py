@@ -424,6 +424,17 @@ def test_atan2_of_a_number_and_an_array_of_open_sizes(tmp_path: Path) -> None:
     np.testing.assert_allclose(answers["output_0"], np.arctan2(np.float32(1), x), rtol=1e-6)
 
 
+def test_the_gradient_of_a_max_pool_of_open_sizes(tmp_path: Path) -> None:
+    def sum_of_squares(x: Any) -> Any:
+        windows = (1, 3, 2, 1), (1, 2, 2, 1)
+        return jnp.sum(jnp.square(lax.reduce_window(x, -jnp.inf, lax.max, *windows, "SAME")))
+
+    x = RANDOM.normal(size=(2, 5, 6, 2)).astype(np.float32)
+    gradient = jax.grad(sum_of_squares)
+    answers = _answers(tmp_path, gradient, x, polymorphic_shapes="(b, 5, 6, 2)")
+    np.testing.assert_allclose(answers["output_0"], gradient(x), rtol=1e-6)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bool", "int64", "float32"])
 def test_the_last_of_equal_indices_is_set(tmp_path: Path, dtype: str) -> None:
