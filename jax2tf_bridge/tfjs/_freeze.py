@@ -8,13 +8,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from jax2tf_bridge.converting import edit_graph
 from jax2tf_bridge.emitters import find_source_line
-from jax2tf_bridge.errors import ModuleError, SavingError, UnsupportedByTargetError, format_bullets
-from jax2tf_bridge.saved_model import GRAPH_FILE
+from jax2tf_bridge.errors import SavingError, UnsupportedByTargetError, format_bullets
 from jax2tf_bridge.tfjs._forms import replace_lacking
 from jax2tf_bridge.tfjs._graph_model import FrozenGraph, Port
 from jax2tf_bridge.tfjs._operations import OPERATIONS
-from jax2tf_bridge.to_tensorflow import find_node_dtype, freeze, saved_model_message
+from jax2tf_bridge.to_tensorflow import find_node_dtype, freeze
 
 
 def freeze_signatures(folder: Path) -> dict[str, FrozenGraph]:
@@ -27,16 +27,8 @@ def freeze_signatures(folder: Path) -> dict[str, FrozenGraph]:
       SavingError: there is no signature.
       ModuleError: the installed TensorFlow lacks what this needs.
     """
-    message_class = saved_model_message()
-    if message_class is None:
-        raise ModuleError(
-            f"The installed TensorFlow {tf.__version__} has no message of SavedModels where "
-            "2.15 to 2.22 have it: write TensorFlow.js models with one of these."
-        )
-    message = message_class()
-    message.ParseFromString((folder / GRAPH_FILE).read_bytes())
-    replace_lacking(message.meta_graphs[0].graph_def)
-    (folder / GRAPH_FILE).write_bytes(message.SerializeToString(deterministic=True))
+    with edit_graph(folder, "TensorFlow.js models") as graph:
+        replace_lacking(graph.graph_def)
     model = tf.saved_model.load(str(folder))
     if not model.signatures:
         raise SavingError("The SavedModel has no signature. Save it with one.")

@@ -26,10 +26,12 @@ from jax2tf_bridge.signatures import (
     Signature,
     SignatureInputs,
     Signatures,
+    export_signatures,
     keys_as_words,
+    list_serving_options,
+    make_example,
     name_ports,
     open_params,
-    prepare,
     served_text,
     weight_leaves,
 )
@@ -42,7 +44,7 @@ from jax2tf_bridge.storage import (
     whole_directory,
 )
 from jax2tf_bridge.targets import Target
-from jax2tf_bridge.to_onnx._check import CheckedModel, check_model
+from jax2tf_bridge.to_onnx._check import check_model
 from jax2tf_bridge.to_onnx._convert import ExternalData, convert_function
 
 if TYPE_CHECKING:
@@ -188,16 +190,21 @@ def save_onnx(
     else:
         _check_new_folder(path)
     with reraise_interrupts() as check_interrupts, open_params(params) as weights:
-        prepared = prepare(signatures, weights, platforms, Target.converters())
-        for name, each in prepared.items():
-            _check_options(name, each.signature)
+        exported = export_signatures(
+            signatures,
+            weights,
+            platforms,
+            Target.converters(),
+            "an ONNX model is one function of arrays that changes nothing: it has no padding, "
+            "defaults, TensorFlow code or variables",
+            list_refused=_list_refused_options,
+        )
+        check_interrupts()
         words = keys_as_words(weights)
-        functions = {}
-        for name, each in prepared.items():
-            functions[name] = _NamedFunction.of(
-                name, each.with_function(), words if each.takes_params else None
-            )
-            check_interrupts()
+        functions = {
+            name: _NamedFunction.of(name, each, words if each.takes_params else None)
+            for name, each in exported.items()
+        }
         if not is_single:
             return _write_folder(path, functions, opset, verify=verify)
         ((name, function),) = functions.items()
@@ -255,9 +262,12 @@ class _NamedFunction:
         pairs = zip(self.outputs, self.portable.out_avals, strict=True)
         return {name: ServedArray.of_aval(aval) for name, aval in pairs}
 
-    def check(self, model: bytes | Path, name: str) -> CheckedModel:
-        """Runs a model of it, and compares it with JAX."""
-        return check_model(model, name, self.signature, self.inputs, self.outputs, self.weights)
+    def check(self, model: bytes | Path, name: str) -> str:
+        """Runs a model of it, and compares it with JAX; returns how it was checked."""
+        example = make_example(name, self.signature, self.served_inputs)
+        return check_model(
+            model, name, self.portable, self.inputs, self.outputs, self.weights, example
+        )
 
     @staticmethod
     def of(name: str, signature: Signature, params: Any) -> _NamedFunction:
@@ -299,23 +309,14 @@ def _in_graph(array: np.ndarray, dtype: str) -> np.ndarray:
     return array.astype(np.dtype(dtype)) if array.dtype.name != dtype else array
 
 
-_OTHER_OPTIONS = ("defaults", "updates_params")
-_PADDING_OPTIONS = ("buckets", "mask", "pad_values", "unchecked_padding")
-
-
-def _check_options(name: str, signature: Signature) -> None:
-    """Raises for options that an ONNX model has no place for."""
-    options = [option for option in _PADDING_OPTIONS if getattr(signature.padding, option)]
-    options += [option for option in _OTHER_OPTIONS if getattr(signature, option)]
+def _list_refused_options(signature: Signature) -> list[str]:
+    """Lists the options that an ONNX model has no place for."""
+    options = list_serving_options(signature)
+    options += ["updates_params"] if signature.updates_params else []
     processing = signature.processing
     options += [f for f in ("preprocess", "postprocess") if getattr(processing, f) is not None]
     options += ["seed='scalar'"] if signature.seed == "scalar" else []
-    if options:
-        raise SavingError(
-            f"The signature {name} has {' and '.join(options)}, and an ONNX model is one function "
-            "of arrays that changes nothing: it has no padding, defaults, TensorFlow code or "
-            "variables. Leave them out."
-        )
+    return options
 
 
 def _convert(
@@ -331,10 +332,8 @@ def _convert(
     )
 
 
-def _describe(
-    path: AnyPath, function: _NamedFunction, size: int, checked: CheckedModel
-) -> OnnxSignature:
-    return OnnxSignature(path, function.served_inputs, function.served_outputs, size, str(checked))
+def _describe(path: AnyPath, function: _NamedFunction, size: int, checked: str) -> OnnxSignature:
+    return OnnxSignature(path, function.served_inputs, function.served_outputs, size, checked)
 
 
 def _write_file(
@@ -352,11 +351,11 @@ def _write_file(
         model = _convert(function, opset, external)
         data = model.SerializeToString()
         if not verify:
-            checked = CheckedModel("not run")
+            checked = "not run"
         elif external is None:
             checked = function.check(data, name)
         else:  # ONNX Runtime reads weights at the final path, which may hold others now
-            checked = CheckedModel("not run: its weights are in another file")
+            checked = "not run: its weights are in another file"
     with replace_file_at(path, bytes_of="save_onnx") as file:
         file.write(data)
     described = _describe(place, function, len(data), checked)
@@ -381,9 +380,7 @@ def _write_folder(
             target = folder / f"{name}.onnx"
             target.write_bytes(model.SerializeToString())
             function = functions[name]
-            checked = CheckedModel("not run")
-            if verify:
-                checked = function.check(target, name)
+            checked = function.check(target, name) if verify else "not run"
             size = target.stat().st_size
             described[name] = _describe(place / target.name, function, size, checked)
     return OnnxModel(place, described, external.size, opset)
