@@ -7,7 +7,12 @@ returns either. Files and directories appear complete or not at all.
 TensorFlow and fsspec are imported when a path needs them; jax never is.
 """
 
-from jax2tf_bridge.storage._directories import check_free, on_disk, whole_directory
+from jax2tf_bridge.storage._directories import (
+    check_free,
+    check_new_folder,
+    on_disk,
+    whole_directory,
+)
 from jax2tf_bridge.storage._files import (
     OpenedFile,
     check_file_path,
@@ -40,6 +45,7 @@ __all__ = [
     "as_path",
     "check_file_path",
     "check_free",
+    "check_new_folder",
     "claim_number",
     "clear_dead_claims",
     "local_path",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from jax2tf_bridge.errors import (
     Message,
     MissingDependencyError,
     SavingError,
-    make_path_error,
 )
 from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.signatures import (
@@ -39,7 +37,7 @@ from jax2tf_bridge.storage import (
     AnyPath,
     as_path,
     check_file_path,
-    check_free,
+    check_new_folder,
     replace_file_at,
     whole_directory,
 )
@@ -188,7 +186,7 @@ def save_onnx(
     if is_single:
         check_file_path(path, bytes_of="save_onnx")
     else:
-        _check_new_folder(path)
+        check_new_folder(as_path(path))
     with reraise_interrupts() as check_interrupts, open_params(params) as weights:
         exported = export_signatures(
             signatures,
@@ -209,15 +207,6 @@ def save_onnx(
             return _write_folder(path, functions, opset, verify=verify)
         ((name, function),) = functions.items()
         return _write_file(path, name, function, opset, verify=verify)
-
-
-def _check_new_folder(path: str | os.PathLike[str]) -> None:
-    place = as_path(path)
-    try:
-        check_free(place, overwrite=False)
-    except FileExistsError:  # its text names `overwrite`, which only other functions take
-        text = "is there already. Remove it, or name a new folder"
-        raise make_path_error(FileExistsError, errno.EEXIST, text, place) from None
 
 
 def _import_onnx() -> None:
