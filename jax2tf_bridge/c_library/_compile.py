@@ -29,11 +29,11 @@ from jax2tf_bridge.c_library._read import make_processing_error, read_interface,
 from jax2tf_bridge.errors import (
     Argument,
     Message,
-    MissingDependencyError,
     ModuleError,
     SavingError,
     UnsupportedByTargetError,
     make_path_error,
+    name_missing_package,
 )
 from jax2tf_bridge.saved_model import SERVING_DEFAULT
 from jax2tf_bridge.signatures import find_model
@@ -266,12 +266,8 @@ class _TensorFlow:
 
 
 def _find_tensorflow() -> _TensorFlow:
-    try:
+    with name_missing_package("compile_library"):
         import tensorflow as tf
-    except ModuleNotFoundError as e:
-        if e.name != "tensorflow":
-            raise
-        raise MissingDependencyError("TensorFlow", "tensorflow-cpu", "compile_library") from e
     from jax2tf_bridge.c_library._tf_compat import TFCOMPILE
 
     version = tuple(map(int, re.findall(r"\d+", tf.__version__)[:2]))

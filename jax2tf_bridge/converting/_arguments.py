@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.errors import DTypeError, ExportError, MissingDependencyError
+from jax2tf_bridge.errors import DTypeError, ExportError, name_missing_package
 from jax2tf_bridge.from_jax.arguments import (
     JaxCallable,
     close_over,
@@ -213,14 +213,9 @@ def _to_tensor(value: Any, dtype: tf.DType) -> tf.Tensor:
     return tf.convert_to_tensor(value, dtype)
 
 
-try:
+with name_missing_package("dtype_of_val"):
     import jax
     import tensorflow as tf
-except ModuleNotFoundError as e:
-    if e.name not in ("jax", "tensorflow"):
-        raise
-    missing = ("JAX", "jax") if e.name == "jax" else ("TensorFlow", "tensorflow-cpu")
-    raise MissingDependencyError(*missing, "dtype_of_val") from e
 
 
 def dtype_of_val(val: Any) -> tf.DType:

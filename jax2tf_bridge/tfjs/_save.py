@@ -29,8 +29,7 @@ from jax2tf_bridge.signatures import (
 from jax2tf_bridge.storage import AnyPath, as_path, check_free, on_disk, whole_directory
 from jax2tf_bridge.targets import Target
 from jax2tf_bridge.tfjs._freeze import check_operations, freeze_signatures
-from jax2tf_bridge.tfjs._graph_model import FrozenGraph, write_graph_models
-from jax2tf_bridge.tfjs._quantization import Quantize
+from jax2tf_bridge.tfjs._graph_model import FrozenGraph, Quantize, write_graph_models
 
 _TARGET = replace(Target.converters(), names_lines=True)
 _MODEL = "model.json"

@@ -15,8 +15,8 @@ from jax2tf_bridge._utils import reraise_interrupts
 from jax2tf_bridge.errors import (
     Argument,
     Message,
-    MissingDependencyError,
     SavingError,
+    name_missing_package,
 )
 from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.signatures import (
@@ -210,12 +210,8 @@ def save_onnx(
 
 
 def _import_onnx() -> None:
-    try:
+    with name_missing_package("Writing an ONNX model"):
         import onnx  # noqa: F401
-    except ModuleNotFoundError as e:
-        if e.name != "onnx":
-            raise
-        raise MissingDependencyError("onnx", "onnx", "Writing an ONNX model") from e
 
 
 @dataclass(frozen=True)
