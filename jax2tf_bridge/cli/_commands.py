@@ -404,8 +404,8 @@ def read_example(file: AnyPath) -> Example:
             f"--example: expected a file .npz or .json with values of inputs by name. Got: {file}"
         )
     try:
-        return _read_json(file) if kind == ".json" else _read_npz(file)
-    except (ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as e:
+        return _read_json(file) if kind == ".json" else read_npz(file)
+    except UNREADABLE as e:
         raise FileFormatError(
             f"--example: {file} cannot be read as {kind} with values of inputs by name: {e}",
             file=str(file),
@@ -420,7 +420,16 @@ def _read_json(file: AnyPath) -> Example:
     return values if isinstance(values, dict) else listed
 
 
-def _read_npz(file: AnyPath) -> Mapping[str, Any]:
+UNREADABLE = (ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error)
+"""Errors of reading values from a damaged file."""
+
+
+def read_npz(file: AnyPath) -> dict[str, np.ndarray]:
+    """Reads arrays by name.
+
+    Raises:
+      ValueError, or others of UNREADABLE: it is no such file, or is damaged.
+    """
     with file.open("rb") as stream:
         arrays = np.load(stream, allow_pickle=False)
         if not isinstance(arrays, np.lib.npyio.NpzFile):

@@ -6,9 +6,8 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from jax2tf_bridge.cli._commands import (
+    UNREADABLE,
     Command,
     UsageError,
     add_functions,
@@ -22,6 +21,7 @@ from jax2tf_bridge.cli._commands import (
     map_signatures,
     print_result,
     read_functions,
+    read_npz,
     report_output,
 )
 from jax2tf_bridge.cli._console import Console, option_name
@@ -29,7 +29,7 @@ from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.saved_model import read_saved_weights
 from jax2tf_bridge.serialization import read_function
-from jax2tf_bridge.storage import AnyPath, as_path, on_disk
+from jax2tf_bridge.storage import AnyPath, as_path
 from jax2tf_bridge.weights import flatten_state, read_weights, unflatten_state, write_weights
 
 _LITERT = """\
@@ -180,9 +180,8 @@ def _write_tfjs(options: argparse.Namespace, console: Console) -> None:
 
 def _read_samples(file: AnyPath) -> list[Mapping[str, Any]]:
     try:
-        with on_disk(file) as local, np.load(local, allow_pickle=False) as arrays:
-            by_name = dict(arrays)
-    except (ValueError, EOFError) as e:
+        by_name = read_npz(file)
+    except UNREADABLE as e:
         raise FileFormatError(
             f"{file} is not an .npz file of arrays, as numpy.savez writes: {e}", file=str(file)
         ) from e

@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf
-
 from jax2tf_bridge._utils import reraise_interrupts
 from jax2tf_bridge.converting import copy_as_operations
 from jax2tf_bridge.errors import Argument, Message, SavingError, UnsupportedByTargetError
@@ -29,7 +27,7 @@ from jax2tf_bridge.signatures import (
 from jax2tf_bridge.storage import AnyPath, as_path, check_free, on_disk, whole_directory
 from jax2tf_bridge.targets import Target
 from jax2tf_bridge.tfjs._freeze import check_operations, freeze_signatures
-from jax2tf_bridge.tfjs._graph_model import FrozenGraph, Quantize, write_graph_models
+from jax2tf_bridge.tfjs._graph_model import FrozenGraph, Port, Quantize, write_graph_models
 
 _TARGET = replace(Target.converters(), names_lines=True)
 _MODEL = "model.json"
@@ -210,14 +208,12 @@ def _describe(
     return described
 
 
-def _side(ports: Mapping[str, Any]) -> dict[str, ServedArray]:
-    def shape(sizes: Iterable[int] | None) -> tf.TensorShape:
-        return tf.TensorShape(
-            None if sizes is None else [None if size < 0 else size for size in sizes]
-        )
+def _side(ports: Mapping[str, Port]) -> dict[str, ServedArray]:
+    def shape(sizes: Iterable[int]) -> tuple[int | None, ...]:
+        return tuple(None if size < 0 else size for size in sizes)
 
     return {
-        name: ServedArray.of_tensor(tf.TensorSpec(shape(port.sizes), port.dtype))
+        name: ServedArray(port.dtype.name, None if port.sizes is None else shape(port.sizes))
         for name, port in ports.items()
     }
 

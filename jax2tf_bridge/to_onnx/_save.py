@@ -247,6 +247,21 @@ class _NamedFunction:
         pairs = zip(self.outputs, self.portable.out_avals, strict=True)
         return {name: ServedArray.of_aval(aval) for name, aval in pairs}
 
+    def convert(self, opset: int, external: ExternalData | None) -> onnx.ModelProto:
+        """Makes a model of it."""
+        return convert_function(
+            self.portable,
+            self.inputs,
+            self.outputs,
+            self.weights,
+            opset=opset,
+            external=external,
+        )
+
+    def describe(self, path: AnyPath, size: int, checked: str) -> OnnxSignature:
+        """Describes a model of it that was written."""
+        return OnnxSignature(path, self.served_inputs, self.served_outputs, size, checked)
+
     def check(self, model: bytes | Path, name: str) -> str:
         """Runs a model of it, and compares it with JAX; returns how it was checked."""
         example = make_example(name, self.signature, self.served_inputs)
@@ -304,23 +319,6 @@ def _list_refused_options(signature: Signature) -> list[str]:
     return options
 
 
-def _convert(
-    function: _NamedFunction, opset: int, external: ExternalData | None
-) -> onnx.ModelProto:
-    return convert_function(
-        function.portable,
-        function.inputs,
-        function.outputs,
-        function.weights,
-        opset=opset,
-        external=external,
-    )
-
-
-def _describe(path: AnyPath, function: _NamedFunction, size: int, checked: str) -> OnnxSignature:
-    return OnnxSignature(path, function.served_inputs, function.served_outputs, size, checked)
-
-
 def _write_file(
     path: str | os.PathLike[str], name: str, function: _NamedFunction, opset: int, *, verify: bool
 ) -> OnnxModel:
@@ -333,7 +331,7 @@ def _write_file(
             beside = place.parent / data_name
             file = stack.enter_context(replace_file_at(beside, bytes_of="save_onnx"))
             external = ExternalData(data_name, file)
-        model = _convert(function, opset, external)
+        model = function.convert(opset, external)
         data = model.SerializeToString()
         if not verify:
             checked = "not run"
@@ -343,7 +341,7 @@ def _write_file(
             checked = "not run: its weights are in another file"
     with replace_file_at(path, bytes_of="save_onnx") as file:
         file.write(data)
-    described = _describe(place, function, len(data), checked)
+    described = function.describe(place, len(data), checked)
     return OnnxModel(place, {name: described}, external.size if external else 0, opset)
 
 
@@ -360,12 +358,12 @@ def _write_folder(
         folder.mkdir()
         with (folder / _DATA_FILE).open("wb") as file:
             external = ExternalData(_DATA_FILE, file)
-            models = {name: _convert(each, opset, external) for name, each in functions.items()}
+            models = {name: each.convert(opset, external) for name, each in functions.items()}
         for name, model in models.items():
             target = folder / f"{name}.onnx"
             target.write_bytes(model.SerializeToString())
             function = functions[name]
             checked = function.check(target, name) if verify else "not run"
             size = target.stat().st_size
-            described[name] = _describe(place / target.name, function, size, checked)
+            described[name] = function.describe(place / target.name, size, checked)
     return OnnxModel(place, described, external.size, opset)
