@@ -12,7 +12,7 @@ from jax2tf_bridge.c_library._interface import (
     make_identifier,
 )
 from jax2tf_bridge.saved_model import SERVING_DEFAULT
-from shape_poly import Dim, DimExpr, shape_text
+from shape_poly import Dim, DimExpr
 
 _OWN_NAMES = frozenset(
     {"Error", "Inputs", "Library", "Outputs", "Results", "Shapes", "Sizes", "Span", "count"}
@@ -226,8 +226,7 @@ def _struct(name: str, members: Sequence[str], indent: str = "") -> str:
 
 
 def _declare(array: Array, kind: str) -> str:
-    shape = shape_text(array.shape).removeprefix("(").removesuffix(")").rstrip(",")
-    return f"  {kind} {array.identifier};  // [{shape}]"
+    return f"  {kind} {array.identifier};  // {array.sizes_text}"
 
 
 def _element(array: Array) -> str:

@@ -13,7 +13,7 @@ from jax2tf_bridge._dtypes import find_dtype
 from jax2tf_bridge.errors import Argument, Message, SavingError
 from jax2tf_bridge.portable import Aval, PortableFunction, variables_in
 from jax2tf_bridge.saved_model import SERVING_DEFAULT
-from shape_poly import Dim, evaluate_shape
+from shape_poly import Dim, evaluate_shape, shape_text
 
 ALIGNMENT = 64
 """Alignment of weights in their file, and size of the file's header, in bytes."""
@@ -92,6 +92,11 @@ class Array:
     def c_type(self) -> str:
         """The C type of a number: of a complex element, the type of its parts."""
         return _C_TYPES.get(self.dtype, "uint8_t")
+
+    @property
+    def sizes_text(self) -> str:
+        """Its sizes, as "[b, 8]"."""
+        return "[" + shape_text(self.shape).removeprefix("(").removesuffix(")").rstrip(",") + "]"
 
     @property
     def is_complex(self) -> bool:

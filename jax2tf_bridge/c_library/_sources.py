@@ -129,9 +129,8 @@ _NOTES = {
 
 
 def _declare_array(array: Array, const: str) -> str:
-    shape = shape_text(array.shape).removeprefix("(").removesuffix(")").rstrip(",")
     note = f", {_NOTES[array.dtype]}" if array.dtype in _NOTES else ""
-    return f"  {const}{array.c_type} *{array.identifier}; /* [{shape}]{note} */"
+    return f"  {const}{array.c_type} *{array.identifier}; /* {array.sizes_text}{note} */"
 
 
 def describe(interface: Interface) -> str:

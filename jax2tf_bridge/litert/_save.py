@@ -261,9 +261,9 @@ def _list_bucketed_signatures(folder: Path) -> list[str]:
 
 def _make_buckets_error(names: Sequence[str]) -> SavingError:
     """Makes an error for buckets; the converter would name operations that the user cannot see."""
-    said = f"signature {names[0]} has" if len(names) == 1 else f"signatures {', '.join(names)} have"
+    has = f"signature {names[0]} has" if len(names) == 1 else f"signatures {', '.join(names)} have"
     return SavingError(
-        f"The {said} buckets, and TensorFlow's converter for LiteRT fails on the code that pads. "
+        f"The {has} buckets, and TensorFlow's converter for LiteRT fails on the code that pads. "
         "LiteRT compiles no sizes: save the model without buckets, or convert its functions."
     )
 
