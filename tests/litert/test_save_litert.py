@@ -397,6 +397,9 @@ def test_the_example_is_compared_with_tensorflow(tmp_path: Path) -> None:
     examples = make_example("f", signature, {"x": _served(X), "y": _served(X[:1])})
     np.testing.assert_array_equal(examples["x"], X)
     np.testing.assert_array_equal(examples["y"], X[:1] * 0 + 4)
+    lists = Signature(lambda ids: ids, example={"ids": [[4, 8]]})
+    ids = make_example("f", lists, {"ids": ServedArray("int32", (None, 2))})["ids"]
+    np.testing.assert_array_equal(ids, np.array([[4, 8]], np.int32), strict=True)
     assert save_litert(tmp_path / "a.tflite", signature, verify=False).size > 0
 
 
