@@ -6,11 +6,14 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-import jax
 import numpy as np
-import tensorflow as tf
 
 from jax2tf_bridge.errors import DTypeError, ExportError, name_missing_package
+
+with name_missing_package("dtype_of_val"):
+    import jax
+    import tensorflow as tf
+
 from jax2tf_bridge.from_jax.arguments import (
     JaxCallable,
     close_over,
@@ -211,11 +214,6 @@ def _to_tensor(value: Any, dtype: tf.DType) -> tf.Tensor:
             return tf.zeros(value.shape, dtype)
         return tf.convert_to_tensor(np.asarray(value).astype(dtype.as_numpy_dtype, copy=False))
     return tf.convert_to_tensor(value, dtype)
-
-
-with name_missing_package("dtype_of_val"):
-    import jax
-    import tensorflow as tf
 
 
 def dtype_of_val(val: Any) -> tf.DType:
