@@ -20,14 +20,7 @@ _OWN_NAMES = frozenset(
 )
 """Names of the namespace, which no signature's namespace can have."""
 
-_ALGEBRA = CAlgebra(
-    "({} + {})",
-    "({} * {})",
-    "detail::floor_div({}, {})",
-    "detail::floor_mod({}, {})",
-    "detail::maximum({}, {})",
-    "detail::minimum({}, {})",
-)
+_ALGEBRA = CAlgebra("detail::")
 """Arithmetic with the functions of the header."""
 
 

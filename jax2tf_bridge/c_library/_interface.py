@@ -243,39 +243,42 @@ def round_up(size: int) -> int:
 
 @dataclass(frozen=True)
 class CAlgebra:
-    """Arithmetic on C expressions; each operation is a format of two expressions.
+    """Arithmetic on C expressions.
 
-    >>> CAlgebra("({} + {})", "({} * {})", "div({}, {})", "mod({}, {})", "", "").add("a", "b")
-    '(a + b)'
+    Attributes:
+      prefix: the prefix of the functions floor_div, floor_mod, maximum and minimum.
+      is_checked: whether add and multiply are such functions too, which find overflows.
+
+    >>> CAlgebra("").floordiv(CAlgebra("").add("a", "b"), "c")
+    'floor_div((a + b), c)'
     """
 
-    sum_: str
-    product: str
-    quotient: str
-    remainder: str
-    larger: str
-    smaller: str
+    prefix: str
+    is_checked: bool = False
 
     def constant(self, value: int) -> str:
         return f"INT64_C({value})"
 
     def add(self, left: str, right: str) -> str:
-        return self.sum_.format(left, right)
+        return self._call("add", left, right) if self.is_checked else f"({left} + {right})"
 
     def multiply(self, left: str, right: str) -> str:
-        return self.product.format(left, right)
+        return self._call("multiply", left, right) if self.is_checked else f"({left} * {right})"
 
     def floordiv(self, left: str, right: str) -> str:
-        return self.quotient.format(left, right)
+        return self._call("floor_div", left, right)
 
     def mod(self, left: str, right: str) -> str:
-        return self.remainder.format(left, right)
+        return self._call("floor_mod", left, right)
 
     def maximum(self, left: str, right: str) -> str:
-        return self.larger.format(left, right)
+        return self._call("maximum", left, right)
 
     def minimum(self, left: str, right: str) -> str:
-        return self.smaller.format(left, right)
+        return self._call("minimum", left, right)
+
+    def _call(self, function: str, left: str, right: str) -> str:
+        return f"{self.prefix}{function}({left}, {right})"
 
 
 def quote_c(text: str) -> str:

@@ -319,14 +319,7 @@ def _pad_bytes(array: Array) -> str:
     return ", ".join(map(str, np.array(number).astype(row.numpy()).tobytes()))
 
 
-_ALGEBRA = CAlgebra(
-    "({} + {})",
-    "({} * {})",
-    "floor_div({}, {})",
-    "floor_mod({}, {})",
-    "maximum({}, {})",
-    "minimum({}, {})",
-)
+_ALGEBRA = CAlgebra("")
 """Arithmetic with the functions of bridge_program.h."""
 
 

@@ -148,14 +148,7 @@ def _check_condition(library: str, condition: Comparison) -> str:
 """
 
 
-_ALGEBRA = CAlgebra(
-    "jaxfn_add({}, {})",
-    "jaxfn_multiply({}, {})",
-    "jaxfn_floordiv({}, {})",
-    "jaxfn_mod({}, {})",
-    "jaxfn_max({}, {})",
-    "jaxfn_min({}, {})",
-)
+_ALGEBRA = CAlgebra("jaxfn_", is_checked=True)
 """Arithmetic with the functions of jaxfn.h."""
 
 
