@@ -142,6 +142,7 @@ def save_tfjs(
       OSError: the folder cannot be written; `path` is checked before any work.
 
     >>> import tempfile, numpy as np
+    >>> from jax2tf_bridge import Signature
     >>> params = {"w": np.ones((3, 2), np.float32)}
     >>> dense = Signature(
     ...     lambda params, x: x @ params["w"],
