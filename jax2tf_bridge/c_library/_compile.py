@@ -29,14 +29,15 @@ from jax2tf_bridge.c_library._read import make_processing_error, read_interface,
 from jax2tf_bridge.errors import (
     Argument,
     Message,
-    MissingDependencyError,
     ModuleError,
     SavingError,
     UnsupportedByTargetError,
     make_path_error,
+    name_missing_package,
 )
 from jax2tf_bridge.saved_model import SERVING_DEFAULT
-from jax2tf_bridge.storage import as_path, check_free, on_disk, whole_directory
+from jax2tf_bridge.signatures import find_model
+from jax2tf_bridge.storage import as_path, check_new_folder, on_disk, whole_directory
 
 if TYPE_CHECKING:
     from jax2tf_bridge.signatures import Signatures
@@ -174,7 +175,7 @@ def compile_library(
            [3., 3.]], dtype=float32)}
     """
     folder = Path(path)
-    _check_free(folder)
+    check_new_folder(folder)
     name = _check_name(name, folder)
     if shared and target_triple is not None:
         raise SavingError(
@@ -211,14 +212,6 @@ def compile_library(
     )
 
 
-def _check_free(folder: Path) -> None:
-    try:
-        check_free(folder, overwrite=False)
-    except FileExistsError:  # its text names `overwrite`, which only other functions take
-        text = "is there already. Remove it, or name a new folder"
-        raise make_path_error(FileExistsError, errno.EEXIST, text, folder) from None
-
-
 def _check_name(name: str | None, folder: Path) -> str:
     chosen = folder.name.removesuffix("_lib") if name is None else name
     if make_identifier(chosen) != chosen:
@@ -249,13 +242,10 @@ def _find_compiler() -> str:
     )
 
 
-def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or ["it said nothing"])[-1]
-
-
-def _first_error(text: str) -> str:
-    """Returns a compiler's first error; its last lines only point at it."""
-    return next((line for line in text.splitlines() if "error:" in line), _last_line(text))
+def _find_error(text: str) -> str:
+    """Returns a compiler's first error, or else its last line."""
+    lines = text.strip().splitlines() or ["it said nothing"]
+    return next((line for line in lines if "error:" in line), lines[-1])
 
 
 @dataclass(frozen=True)
@@ -276,12 +266,8 @@ class _TensorFlow:
 
 
 def _find_tensorflow() -> _TensorFlow:
-    try:
+    with name_missing_package("compile_library"):
         import tensorflow as tf
-    except ModuleNotFoundError as e:
-        if e.name != "tensorflow":
-            raise
-        raise MissingDependencyError("TensorFlow", "tensorflow-cpu", "compile_library") from e
     from jax2tf_bridge.c_library._tf_compat import TFCOMPILE
 
     version = tuple(map(int, re.findall(r"\d+", tf.__version__)[:2]))
@@ -300,14 +286,12 @@ def _find_tensorflow() -> _TensorFlow:
 @contextmanager
 def _open_model(source: Any, params: Any, temporary: Path) -> Iterator[Path]:
     """Opens a SavedModel; saves functions as one in the temporary folder."""
-    is_path = isinstance(source, (str, os.PathLike))
-    if is_path and not as_path(source).exists():
+    if isinstance(source, (str, os.PathLike)) and not as_path(source).exists():
         text = "does not exist. Pass the folder of a SavedModel, or the path of a .jaxfn file"
         raise make_path_error(FileNotFoundError, errno.ENOENT, text, source)
-    if is_path and as_path(source).is_dir():
-        if params is not None:
-            raise SavingError("params are those of functions; a SavedModel has its own.")
-        with on_disk(as_path(source)) as local:
+    folder = find_model(source, params)
+    if folder is not None:
+        with on_disk(folder) as local:
             yield local
         return
     if isinstance(source, (list, tuple)) or (isinstance(source, Mapping) and not source):
@@ -321,9 +305,9 @@ def _open_model(source: Any, params: Any, temporary: Path) -> Iterator[Path]:
         processing = getattr(each, "processing", None)
         if processing is not None and (processing.preprocess or processing.postprocess):
             raise make_processing_error(name or SERVING_DEFAULT)
-    folder = temporary / "model"
-    save(folder, source, params=params, trainable=False, vjp_order=0, warm_up=False)
-    yield folder
+    saved = temporary / "model"
+    save(saved, source, params=params, trainable=False, vjp_order=0, warm_up=False)
+    yield saved
 
 
 class _Files:
@@ -368,7 +352,9 @@ class _Files:
             f"{name}.h": _sources.write_header(self._interface),
             f"{name}.hpp": write_cpp_header(self._interface),
             f"{name}.cc": wrapper,
-            f"{name}.pc.in": _sources.write_pkg_config(name, threads=self._threads),
+            f"{name}.pc.in": _sources.write_pkg_config(
+                name, private_libraries="-lstdc++ -lm" + " -lpthread" * self._threads
+            ),
             "main.c": _sources.write_example(self._interface, separate=self._separate),
             "CMakeLists.txt": _sources.write_cmake(
                 name,
@@ -420,7 +406,7 @@ class _Files:
         )
         if done.returncode:
             raise ModuleError(
-                f"{compiler} cannot build {self._name}.so: {_first_error(done.stderr)}"
+                f"{compiler} cannot build {self._name}.so: {_find_error(done.stderr)}"
             )
 
     def _list_sources(self) -> list[str]:
@@ -514,7 +500,7 @@ class _Files:
         answer = Path(f"{file}.failures")
         if done.returncode or not answer.exists():
             raise ModuleError(
-                f"tfcompile ended with exit code {done.returncode}: {_last_line(done.stderr)}"
+                f"tfcompile ended with exit code {done.returncode}: {_find_error(done.stderr)}"
             )
         failures: list[str | None] = json.loads(answer.read_text())
         return failures

@@ -334,15 +334,16 @@ def _verify(options: argparse.Namespace, console: Console) -> None:
         variable = report.latency_over or "size"
         options.plot.write_text(_plot_latency(title, variable, report.latencies))
     _show(report, options)
-    if report.problem is not None:
-        raise BridgeError(report.problem)
 
 
 def _show(report: Any, options: argparse.Namespace) -> None:
+    """Prints the report of a check, and raises if the check found a problem."""
     if options.json:
         print_json(report.as_json())
     else:
         show_report(str(report))
+    if report.problem is not None:
+        raise BridgeError(report.problem)
 
 
 def _check_plot(options: argparse.Namespace) -> None:
@@ -454,8 +455,6 @@ def _serve_check(options: argparse.Namespace, console: Console) -> None:
         raise UsageError(f"{', '.join(needless)} {verb} for a load test: add --load")
     outcome = run_serve_check(options.directory, options.tensorflow, options.python, console.step)
     _show(outcome, options)
-    if outcome.problem is not None:
-        raise BridgeError(outcome.problem)
 
 
 def _measure_load(options: argparse.Namespace, console: Console) -> None:
@@ -487,8 +486,6 @@ def _measure_load(options: argparse.Namespace, console: Console) -> None:
     if options.plot is not None:
         options.plot.write_text(report.plot())
     _show(report, options)
-    if report.problem is not None:
-        raise BridgeError(report.problem)
 
 
 @contextlib.contextmanager

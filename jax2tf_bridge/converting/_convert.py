@@ -8,18 +8,13 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, cast, overload
 
-from jax2tf_bridge.errors import ExportError, MissingDependencyError, TargetError
+from jax2tf_bridge.errors import ExportError, TargetError, name_missing_package
 from jax2tf_bridge.portable import PolyConstraints, PortableFunction
 from jax2tf_bridge.targets import Target, as_target
 
-try:
+with name_missing_package("convert"):
     import jax as _jax  # noqa: F401
     import tensorflow as _tf  # noqa: F401
-except ModuleNotFoundError as e:
-    if e.name not in ("jax", "tensorflow"):
-        raise
-    missing = ("JAX", "jax") if e.name == "jax" else ("TensorFlow", "tensorflow-cpu")
-    raise MissingDependencyError(*missing, "convert") from e
 
 from jax2tf_bridge.converting._arguments import CallArguments
 from jax2tf_bridge.from_jax import PreparedExport, call_text, export_options, jax_compat

@@ -1,13 +1,9 @@
 """Exports JAX functions as portable functions. Never imports tensorflow."""
 
-from jax2tf_bridge.errors import MissingDependencyError
+from jax2tf_bridge.errors import name_missing_package
 
-try:
+with name_missing_package("Exporting or retargeting a JAX function"):
     import jax as _jax  # noqa: F401
-except ModuleNotFoundError as e:
-    if e.name != "jax":
-        raise
-    raise MissingDependencyError("JAX", "jax", "Exporting or retargeting a JAX function") from e
 
 from pathlib import Path
 

@@ -12,10 +12,10 @@ from typing import Any
 import tensorflow as tf
 
 from jax2tf_bridge._dtypes import DTYPES_BY_ELEMENT_TYPE
+from jax2tf_bridge.converting import edit_graph
 from jax2tf_bridge.emitters import find_source_line
 from jax2tf_bridge.errors import (
     BridgeError,
-    ModuleError,
     SavingError,
     UnsupportedByTargetError,
     format_bullets,
@@ -23,11 +23,9 @@ from jax2tf_bridge.errors import (
 from jax2tf_bridge.inspecting import ModelField, SignatureDefField, SubGraphField
 from jax2tf_bridge.litert._graph import with_built_ins
 from jax2tf_bridge.litert._quantization import Quantization
-from jax2tf_bridge.saved_model import GRAPH_FILE
 from jax2tf_bridge.saving import has_unused_input
 from jax2tf_bridge.serialization import FlatBufferReader
 from jax2tf_bridge.signatures import ServedArray, served_text
-from jax2tf_bridge.to_tensorflow import saved_model_message
 
 DEPRECATED = r"\s*Warning: tf.lite.Interpreter is deprecated"
 """Start of TensorFlow's warning that an interpreter is deprecated."""
@@ -81,20 +79,11 @@ class ConvertedModel:
           SavingError: it has no signature.
           ModuleError: the installed TensorFlow has no SavedModel protocol buffer.
         """
-        message_class = saved_model_message()
-        if message_class is None:
-            raise ModuleError(
-                f"The installed TensorFlow {tf.__version__} has no message of SavedModels where "
-                "2.15 to 2.22 have it: write LiteRT models with one of these."
-            )
-        message = message_class()
-        message.ParseFromString((folder / GRAPH_FILE).read_bytes())
-        graph = message.meta_graphs[0]
-        names = sorted(n for n in graph.signature_def if not n.startswith(_INTERNAL))
-        if not names:
-            raise SavingError("The SavedModel has no signature. Save it with one.")
-        with_built_ins(graph.graph_def)
-        (folder / GRAPH_FILE).write_bytes(message.SerializeToString(deterministic=True))
+        with edit_graph(folder, "LiteRT models") as graph:
+            names = sorted(n for n in graph.signature_def if not n.startswith(_INTERNAL))
+            if not names:
+                raise SavingError("The SavedModel has no signature. Save it with one.")
+            with_built_ins(graph.graph_def)
         called = {n.name: n.attr["f"].func.name for n in graph.graph_def.node if "f" in n.attr}
         signatures, callers = {}, {}
         for name in served or names:

@@ -11,17 +11,12 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from jax2tf_bridge._utils import reraise_interrupts
-from jax2tf_bridge.converting import operations_graph
+from jax2tf_bridge.converting import copy_as_operations
 from jax2tf_bridge.errors import Argument, BridgeError, Message, SavingError
 from jax2tf_bridge.litert._comparison import Answers, answers_of_tensorflow, check_model
 from jax2tf_bridge.litert._convert import ConvertedModel, LiteRTSignature, convert_model
 from jax2tf_bridge.litert._quantization import Quantization
-from jax2tf_bridge.saved_model import (
-    GRAPH_FILE,
-    VariableEntry,
-    read_saved_model,
-    read_sidecar,
-)
+from jax2tf_bridge.saved_model import VariableEntry, read_sidecar
 from jax2tf_bridge.saving import (
     LITERT_VARIABLES,
     WEIGHT_SIGNATURES,
@@ -31,7 +26,14 @@ from jax2tf_bridge.saving import (
     has_unused_input,
     save_functions,
 )
-from jax2tf_bridge.signatures import Signature, Signatures, keys_as_words, open_params, prepare
+from jax2tf_bridge.signatures import (
+    Signature,
+    Signatures,
+    export_signatures,
+    find_model,
+    keys_as_words,
+    open_params,
+)
 from jax2tf_bridge.storage import AnyPath, as_path, check_file_path, on_disk, replace_file_at
 from jax2tf_bridge.targets import Target
 
@@ -132,13 +134,8 @@ def save_litert(
     """
     quantization = Quantization.of(quantize, representative_data)
     check_file_path(path, bytes_of="save_litert")
-    source = as_path(signatures) if isinstance(signatures, (str, os.PathLike)) else None
-    is_model = source is not None and source.is_dir()
-    if is_model and params is not None:
-        raise SavingError(
-            Message(Argument("params"), " are those of functions; a SavedModel has its own.")
-        )
-    if is_model and weight_signatures is not None:
+    source = find_model(signatures, params)
+    if source is not None and weight_signatures is not None:
         raise SavingError(
             Message(
                 Argument("weight_signatures"),
@@ -150,7 +147,7 @@ def save_litert(
         tempfile.TemporaryDirectory(prefix="jax2tf_bridge-") as temporary,
     ):
         folder = Path(temporary, "model")
-        with on_disk(source) if source is not None and is_model else nullcontext() as local:
+        with nullcontext() if source is None else on_disk(source) as local:
             if local is None:
                 model, answers = _save_functions(
                     folder,
@@ -192,15 +189,9 @@ def _save_functions(
 ) -> tuple[ConvertedModel, dict[str, Answers]]:
     """Saves functions as a SavedModel without gradients."""
     with open_params(params) as weights:
-        prepared = prepare(signatures, weights, platforms, _TARGET)
-        for name, each in prepared.items():
-            _check(name, each.signature)
-        portables = {name: each.with_function() for name, each in prepared.items()}
-        naming_lines = {
-            name: replace(each, function=replace(each.function, target=_TARGET))
-            for name, each in portables.items()
-        }
-        steps = [name for name, each in naming_lines.items() if each.updates_params]
+        because = "LiteRT compiles no sizes and fills in no inputs"
+        exported = export_signatures(signatures, weights, platforms, _TARGET, because)
+        steps = [name for name, each in exported.items() if each.updates_params]
         extra: Sequence[WeightSignature] = ("get_weights", "set_weights") if steps else ()
         options = SaveOptions(
             trainable=False,
@@ -210,13 +201,12 @@ def _save_functions(
             for_litert=True,
             needs_inputs=needs_inputs,
         )
-        saved = save_functions(folder, naming_lines, keys_as_words(weights), options)
+        saved = save_functions(folder, exported, keys_as_words(weights), options)
     served = {name: (each.inputs, each.outputs) for name, each in saved.signatures.items()}
     answers: dict[str, Answers] = {}
     if verify:  # before the graph is rewritten
         inputs = {
-            name: (prepared[name].signature if name in prepared else Signature(None), sides[0])
-            for name, sides in served.items()
+            name: (exported.get(name, Signature(None)), sides[0]) for name, sides in served.items()
         }
         inputs = {name: inputs[name] for name in _order_signatures(inputs, steps)}
         answers = answers_of_tensorflow(folder, inputs, steps)
@@ -238,20 +228,6 @@ def _without_unused_inputs(
     return replace(model, signatures=signatures), {
         name: replace(each, inputs=drop(name, each.inputs)) for name, each in answers.items()
     }
-
-
-_PADDING_OPTIONS = ("buckets", "mask", "pad_values", "unchecked_padding")
-
-
-def _check(name: str, signature: Signature) -> None:
-    """Raises for options that TensorFlow Serving knows and LiteRT does not."""
-    options = [option for option in _PADDING_OPTIONS if getattr(signature.padding, option)]
-    options += ["defaults"] if signature.defaults else []
-    if options:
-        raise SavingError(
-            f"The signature {name} has {' and '.join(options)}, and LiteRT compiles no sizes and "
-            "fills in no inputs. Leave them out."
-        )
 
 
 def _order_signatures(names: Iterable[str], steps: Collection[str]) -> list[str]:
@@ -285,9 +261,9 @@ def _list_bucketed_signatures(folder: Path) -> list[str]:
 
 def _make_buckets_error(names: Sequence[str]) -> SavingError:
     """Makes an error for buckets; the converter would name operations that the user cannot see."""
-    said = f"signature {names[0]} has" if len(names) == 1 else f"signatures {', '.join(names)} have"
+    has = f"signature {names[0]} has" if len(names) == 1 else f"signatures {', '.join(names)} have"
     return SavingError(
-        f"The {said} buckets, and TensorFlow's converter for LiteRT fails on the code that pads. "
+        f"The {has} buckets, and TensorFlow's converter for LiteRT fails on the code that pads. "
         "LiteRT compiles no sizes: save the model without buckets, or convert its functions."
     )
 
@@ -296,17 +272,7 @@ def _copy_model(
     source: Path, folder: Path, *, verify: bool
 ) -> tuple[ConvertedModel, dict[str, Answers]]:
     """Makes a SavedModel with the graph of another in operations, and its variables."""
-    contents = read_saved_model(source, accept_any_tool=True)
-    folder.mkdir()
-    graph = (
-        operations_graph(contents, _TARGET)
-        if contents.modules
-        else (source / GRAPH_FILE).read_bytes()
-    )
-    (folder / GRAPH_FILE).write_bytes(graph)
-    for name in ("variables", "assets"):
-        if (source / name).is_dir():
-            os.symlink((source / name).absolute(), folder / name)
+    copy_as_operations(source, folder, _TARGET)
     known = read_sidecar(source)
     if known is not None:
         _check_changes(known[0].updated_variables())

@@ -185,6 +185,15 @@ def check_free(path: AnyPath, *, overwrite: bool, has: str | None = None) -> Non
         _whole_directory.check_free(path, overwrite=overwrite, has=has)
 
 
+def check_new_folder(path: AnyPath) -> None:
+    """Raises if `path` is not a new or empty folder, for functions without `overwrite`."""
+    try:
+        check_free(path, overwrite=False)
+    except FileExistsError:  # its text names `overwrite`
+        text = "is there already. Remove it, or name a new folder"
+        raise make_path_error(FileExistsError, errno.EEXIST, text, path) from None
+
+
 @contextlib.contextmanager
 def on_disk(path: AnyPath) -> Iterator[Path]:
     """Yields a path on disk for a file or directory: its own, or that of a temporary copy.

@@ -13,9 +13,9 @@ from jax2tf_bridge.bytecode import Version, read_program
 from jax2tf_bridge.errors import (
     Argument,
     Message,
-    MissingDependencyError,
     TargetError,
     UnsupportedByTargetError,
+    name_missing_package,
 )
 from jax2tf_bridge.targets._tensorflow_operations import find_inexpressible
 from jax2tf_bridge.targets._tf_compat import ask_versions
@@ -59,12 +59,8 @@ def installed_versions() -> tuple[str, Version, int]:
     Raises:
       MissingDependencyError: TensorFlow is not installed.
     """
-    try:
+    with name_missing_package("Target.installed()"):
         import tensorflow as tf
-    except ModuleNotFoundError as e:
-        if e.name != "tensorflow":
-            raise
-        raise MissingDependencyError("TensorFlow", "tensorflow-cpu", "Target.installed()") from e
     release = str(tf.__version__)
     final = _FINAL_RELEASE.fullmatch(release)
     known = TENSORFLOW_RELEASES.get(final[1]) if final is not None else None

@@ -8,13 +8,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from jax2tf_bridge.converting import edit_graph
 from jax2tf_bridge.emitters import find_source_line
-from jax2tf_bridge.errors import ModuleError, SavingError, UnsupportedByTargetError, format_bullets
-from jax2tf_bridge.saved_model import GRAPH_FILE
+from jax2tf_bridge.errors import SavingError, UnsupportedByTargetError, format_bullets
 from jax2tf_bridge.tfjs._forms import replace_lacking
 from jax2tf_bridge.tfjs._graph_model import FrozenGraph, Port
-from jax2tf_bridge.tfjs._operations import OPERATIONS
-from jax2tf_bridge.to_tensorflow import find_node_dtype, freeze, saved_model_message
+from jax2tf_bridge.to_tensorflow import find_node_dtype, freeze
 
 
 def freeze_signatures(folder: Path) -> dict[str, FrozenGraph]:
@@ -27,16 +26,8 @@ def freeze_signatures(folder: Path) -> dict[str, FrozenGraph]:
       SavingError: there is no signature.
       ModuleError: the installed TensorFlow lacks what this needs.
     """
-    message_class = saved_model_message()
-    if message_class is None:
-        raise ModuleError(
-            f"The installed TensorFlow {tf.__version__} has no message of SavedModels where "
-            "2.15 to 2.22 have it: write TensorFlow.js models with one of these."
-        )
-    message = message_class()
-    message.ParseFromString((folder / GRAPH_FILE).read_bytes())
-    replace_lacking(message.meta_graphs[0].graph_def)
-    (folder / GRAPH_FILE).write_bytes(message.SerializeToString(deterministic=True))
+    with edit_graph(folder, "TensorFlow.js models") as graph:
+        replace_lacking(graph.graph_def)
     model = tf.saved_model.load(str(folder))
     if not model.signatures:
         raise SavingError("The SavedModel has no signature. Save it with one.")
@@ -66,6 +57,30 @@ def _port(tensor: Any, name: str | None = None) -> Port:
 
 # Errors.
 
+
+_OPERATIONS = frozenset(
+    {"Abs", "Acos", "Acosh", "Add", "AddN", "AddV2", "All", "Any", "ArgMax", "ArgMin", "Asin"}
+    | {"Asinh", "Atan", "Atan2", "Atanh", "AvgPool", "AvgPool3D", "BatchMatMul", "BatchMatMulV2"}
+    | {"BatchToSpaceND", "BiasAdd", "BroadcastTo", "Cast", "Ceil", "Complex"}
+    | {"ComplexAbs", "Concat", "ConcatV2", "Const", "Conv2D", "Conv2DBackpropInput", "Conv3D"}
+    | {"Cos", "Cosh", "Cumprod", "Cumsum", "DepthToSpace", "DepthwiseConv2dNative", "Div"}
+    | {"DivNoNan", "Einsum", "Elu", "Equal", "Erf", "Exp", "ExpandDims", "Expm1", "FFT", "Fill"}
+    | {"Floor", "FloorDiv", "FloorMod", "FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"}
+    | {"FusedDepthwiseConv2dNative", "Gather", "GatherNd", "GatherV2", "Greater", "GreaterEqual"}
+    | {"IFFT", "IRFFT", "Identity", "IdentityN", "If", "Imag", "IsFinite", "IsInf", "IsNan"}
+    | {"LeakyRelu", "Less", "LessEqual", "LinSpace", "Log", "Log1p", "LogSoftmax", "LogicalAnd"}
+    | {"LogicalNot", "LogicalOr", "MatMul", "MatrixBandPart", "Max", "MaxPool", "MaxPool3D"}
+    | {"Maximum", "Mean", "Min", "Minimum", "MirrorPad", "Mod", "Mul", "Neg", "NoOp", "NotEqual"}
+    | {"OneHot", "OnesLike", "Pack", "Pad", "PadV2", "Placeholder", "Pow", "Prelu", "Prod", "RFFT"}
+    | {"Range", "Rank", "Real", "RealDiv", "Reciprocal", "Relu", "Relu6", "Reshape"}
+    | {"ResizeBilinear", "ResizeNearestNeighbor", "Reverse", "ReverseV2", "Round", "Rsqrt"}
+    | {"ScatterNd", "Select", "SelectV2", "Selu", "Shape", "ShapeN", "Sigmoid", "Sign", "Sin"}
+    | {"Sinh", "Size", "Slice", "Softmax", "Softplus", "SpaceToBatchND", "Split", "SplitV", "Sqrt"}
+    | {"Square", "SquaredDifference", "Squeeze", "StatelessIf", "StatelessWhile", "StopGradient"}
+    | {"StridedSlice", "Sub", "Sum", "Tan", "Tanh", "TensorScatterUpdate", "Tile", "TopKV2"}
+    | {"Transpose", "Unpack", "While", "ZerosLike", "_FusedConv2D", "_FusedMatMul"}
+)
+"""Operations of TensorFlow.js 4.22 that graph models of the bridge may have."""
 
 _MAX_SHOWN = 8
 _LACKING_DTYPES = (tf.float64, tf.complex128, tf.int64)
@@ -113,7 +128,7 @@ def _list_lacking(graph: FrozenGraph) -> Iterator[tuple[str, str | None]]:
         for node in nodes:
             line = find_source_line(node.name)
             dtype = find_node_dtype(node, "T") or find_node_dtype(node, "dtype")
-            if node.op not in OPERATIONS:
+            if node.op not in _OPERATIONS:
                 yield node.op if dtype is None else f"{node.op} of {dtype.name}", line
             elif dtype in _LACKING_DTYPES or (
                 dtype in (tf.uint32, tf.uint64) and node.op in _LACKING_UNSIGNED

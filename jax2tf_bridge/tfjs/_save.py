@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -11,27 +10,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf
-
 from jax2tf_bridge._utils import reraise_interrupts
-from jax2tf_bridge.converting import operations_graph
+from jax2tf_bridge.converting import copy_as_operations
 from jax2tf_bridge.errors import Argument, Message, SavingError, UnsupportedByTargetError
-from jax2tf_bridge.saved_model import GRAPH_FILE, read_saved_model, read_sidecar
+from jax2tf_bridge.saved_model import read_sidecar
 from jax2tf_bridge.saving import SaveOptions, format_signature, save_functions
 from jax2tf_bridge.signatures import (
     ServedArray,
-    Signature,
     Signatures,
+    export_signatures,
+    find_model,
     keys_as_words,
     open_params,
-    prepare,
     served_text,
 )
 from jax2tf_bridge.storage import AnyPath, as_path, check_free, on_disk, whole_directory
 from jax2tf_bridge.targets import Target
 from jax2tf_bridge.tfjs._freeze import check_operations, freeze_signatures
-from jax2tf_bridge.tfjs._graph_model import FrozenGraph, write_graph_models
-from jax2tf_bridge.tfjs._quantization import Quantize
+from jax2tf_bridge.tfjs._graph_model import FrozenGraph, Port, Quantize, write_graph_models
 
 _TARGET = replace(Target.converters(), names_lines=True)
 _MODEL = "model.json"
@@ -146,6 +142,7 @@ def save_tfjs(
       OSError: the folder cannot be written; `path` is checked before any work.
 
     >>> import tempfile, numpy as np
+    >>> from jax2tf_bridge import Signature
     >>> params = {"w": np.ones((3, 2), np.float32)}
     >>> dense = Signature(
     ...     lambda params, x: x @ params["w"],
@@ -163,19 +160,14 @@ def save_tfjs(
                 f' must be "float16", "uint16", "uint8" or None. Got: {quantize!r}.',
             )
         )
-    source = as_path(signatures) if isinstance(signatures, (str, os.PathLike)) else None
-    is_model = source is not None and source.is_dir()
-    if is_model and params is not None:
-        raise SavingError(
-            Message(Argument("params"), " are those of functions; a SavedModel has its own.")
-        )
+    source = find_model(signatures, params)
     check_free(as_path(path), overwrite=overwrite)
     with (
         reraise_interrupts() as check_interrupts,
         tempfile.TemporaryDirectory(prefix="jax2tf_bridge-") as temporary,
     ):
         folder = Path(temporary, "model")
-        with on_disk(source) if source is not None and is_model else nullcontext() as local:
+        with nullcontext() if source is None else on_disk(source) as local:
             if local is None:
                 served = _save_functions(folder, signatures, params, platforms)
             else:
@@ -217,14 +209,12 @@ def _describe(
     return described
 
 
-def _side(ports: Mapping[str, Any]) -> dict[str, ServedArray]:
-    def shape(sizes: Iterable[int] | None) -> tf.TensorShape:
-        return tf.TensorShape(
-            None if sizes is None else [None if size < 0 else size for size in sizes]
-        )
+def _side(ports: Mapping[str, Port]) -> dict[str, ServedArray]:
+    def shape(sizes: Iterable[int]) -> tuple[int | None, ...]:
+        return tuple(None if size < 0 else size for size in sizes)
 
     return {
-        name: ServedArray.of_tensor(tf.TensorSpec(shape(port.sizes), port.dtype))
+        name: ServedArray(port.dtype.name, None if port.sizes is None else shape(port.sizes))
         for name, port in ports.items()
     }
 
@@ -246,35 +236,15 @@ def _check_dtypes(
         )
 
 
-_PADDING_OPTIONS = ("buckets", "mask", "pad_values", "unchecked_padding")
-
-
-def _check(name: str, signature: Signature) -> None:
-    """Raises for options that TensorFlow.js models do not have."""
-    options = [option for option in _PADDING_OPTIONS if getattr(signature.padding, option)]
-    options += ["defaults"] if signature.defaults else []
-    if options:
-        raise SavingError(
-            f"The signature {name} has {' and '.join(options)}, and TensorFlow.js compiles no "
-            "sizes and fills in no inputs. Leave them out."
-        )
-
-
 def _save_functions(
     folder: Path, signatures: Signatures, params: Any, platforms: Sequence[str] | None
 ) -> dict[str, Any]:
     """Saves functions as a SavedModel without gradients; returns the inputs and outputs."""
     with open_params(params) as weights:
-        prepared = prepare(signatures, weights, platforms, _TARGET)
-        for name, each in prepared.items():
-            _check(name, each.signature)
-        portables = {name: each.with_function() for name, each in prepared.items()}
-        naming_lines = {
-            name: replace(each, function=replace(each.function, target=_TARGET))
-            for name, each in portables.items()
-        }
+        because = "TensorFlow.js compiles no sizes and fills in no inputs"
+        exported = export_signatures(signatures, weights, platforms, _TARGET, because)
         options = SaveOptions(trainable=False, vjp_order=0, warm_up=False)
-        saved = save_functions(folder, naming_lines, keys_as_words(weights), options)
+        saved = save_functions(folder, exported, keys_as_words(weights), options)
     return {name: (each.inputs, each.outputs) for name, each in saved.signatures.items()}
 
 
@@ -291,10 +261,4 @@ def _copy_model(source: Path, folder: Path) -> None:
                 "TensorFlow.js does not run. Save the model without them, or pass its functions to "
                 "save_tfjs."
             )
-    contents = read_saved_model(source, accept_any_tool=True)
-    folder.mkdir()
-    graph = operations_graph(contents, _TARGET)
-    (folder / GRAPH_FILE).write_bytes(graph)
-    for name in ("variables", "assets"):
-        if (source / name).is_dir():
-            shutil.copytree(source / name, folder / name)
+    copy_as_operations(source, folder, _TARGET)

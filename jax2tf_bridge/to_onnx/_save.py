@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +15,8 @@ from jax2tf_bridge._utils import reraise_interrupts
 from jax2tf_bridge.errors import (
     Argument,
     Message,
-    MissingDependencyError,
     SavingError,
-    make_path_error,
+    name_missing_package,
 )
 from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.signatures import (
@@ -26,10 +24,12 @@ from jax2tf_bridge.signatures import (
     Signature,
     SignatureInputs,
     Signatures,
+    export_signatures,
     keys_as_words,
+    list_serving_options,
+    make_example,
     name_ports,
     open_params,
-    prepare,
     served_text,
     weight_leaves,
 )
@@ -37,12 +37,12 @@ from jax2tf_bridge.storage import (
     AnyPath,
     as_path,
     check_file_path,
-    check_free,
+    check_new_folder,
     replace_file_at,
     whole_directory,
 )
 from jax2tf_bridge.targets import Target
-from jax2tf_bridge.to_onnx._check import CheckedModel, check_model
+from jax2tf_bridge.to_onnx._check import check_model
 from jax2tf_bridge.to_onnx._convert import ExternalData, convert_function
 
 if TYPE_CHECKING:
@@ -186,40 +186,32 @@ def save_onnx(
     if is_single:
         check_file_path(path, bytes_of="save_onnx")
     else:
-        _check_new_folder(path)
+        check_new_folder(as_path(path))
     with reraise_interrupts() as check_interrupts, open_params(params) as weights:
-        prepared = prepare(signatures, weights, platforms, Target.converters())
-        for name, each in prepared.items():
-            _check_options(name, each.signature)
+        exported = export_signatures(
+            signatures,
+            weights,
+            platforms,
+            Target.converters(),
+            "an ONNX model is one function of arrays that changes nothing: it has no padding, "
+            "defaults, TensorFlow code or variables",
+            list_refused=_list_refused_options,
+        )
+        check_interrupts()
         words = keys_as_words(weights)
-        functions = {}
-        for name, each in prepared.items():
-            functions[name] = _NamedFunction.of(
-                name, each.with_function(), words if each.takes_params else None
-            )
-            check_interrupts()
+        functions = {
+            name: _NamedFunction.of(name, each, words if each.takes_params else None)
+            for name, each in exported.items()
+        }
         if not is_single:
             return _write_folder(path, functions, opset, verify=verify)
         ((name, function),) = functions.items()
         return _write_file(path, name, function, opset, verify=verify)
 
 
-def _check_new_folder(path: str | os.PathLike[str]) -> None:
-    place = as_path(path)
-    try:
-        check_free(place, overwrite=False)
-    except FileExistsError:  # its text names `overwrite`, which only other functions take
-        text = "is there already. Remove it, or name a new folder"
-        raise make_path_error(FileExistsError, errno.EEXIST, text, place) from None
-
-
 def _import_onnx() -> None:
-    try:
+    with name_missing_package("Writing an ONNX model"):
         import onnx  # noqa: F401
-    except ModuleNotFoundError as e:
-        if e.name != "onnx":
-            raise
-        raise MissingDependencyError("onnx", "onnx", "Writing an ONNX model") from e
 
 
 @dataclass(frozen=True)
@@ -255,9 +247,27 @@ class _NamedFunction:
         pairs = zip(self.outputs, self.portable.out_avals, strict=True)
         return {name: ServedArray.of_aval(aval) for name, aval in pairs}
 
-    def check(self, model: bytes | Path, name: str) -> CheckedModel:
-        """Runs a model of it, and compares it with JAX."""
-        return check_model(model, name, self.signature, self.inputs, self.outputs, self.weights)
+    def convert(self, opset: int, external: ExternalData | None) -> onnx.ModelProto:
+        """Makes a model of it."""
+        return convert_function(
+            self.portable,
+            self.inputs,
+            self.outputs,
+            self.weights,
+            opset=opset,
+            external=external,
+        )
+
+    def describe(self, path: AnyPath, size: int, checked: str) -> OnnxSignature:
+        """Describes a model of it that was written."""
+        return OnnxSignature(path, self.served_inputs, self.served_outputs, size, checked)
+
+    def check(self, model: bytes | Path, name: str) -> str:
+        """Runs a model of it, and compares it with JAX; returns how it was checked."""
+        example = make_example(name, self.signature, self.served_inputs)
+        return check_model(
+            model, name, self.portable, self.inputs, self.outputs, self.weights, example
+        )
 
     @staticmethod
     def of(name: str, signature: Signature, params: Any) -> _NamedFunction:
@@ -299,42 +309,14 @@ def _in_graph(array: np.ndarray, dtype: str) -> np.ndarray:
     return array.astype(np.dtype(dtype)) if array.dtype.name != dtype else array
 
 
-_OTHER_OPTIONS = ("defaults", "updates_params")
-_PADDING_OPTIONS = ("buckets", "mask", "pad_values", "unchecked_padding")
-
-
-def _check_options(name: str, signature: Signature) -> None:
-    """Raises for options that an ONNX model has no place for."""
-    options = [option for option in _PADDING_OPTIONS if getattr(signature.padding, option)]
-    options += [option for option in _OTHER_OPTIONS if getattr(signature, option)]
+def _list_refused_options(signature: Signature) -> list[str]:
+    """Lists the options that an ONNX model has no place for."""
+    options = list_serving_options(signature)
+    options += ["updates_params"] if signature.updates_params else []
     processing = signature.processing
     options += [f for f in ("preprocess", "postprocess") if getattr(processing, f) is not None]
     options += ["seed='scalar'"] if signature.seed == "scalar" else []
-    if options:
-        raise SavingError(
-            f"The signature {name} has {' and '.join(options)}, and an ONNX model is one function "
-            "of arrays that changes nothing: it has no padding, defaults, TensorFlow code or "
-            "variables. Leave them out."
-        )
-
-
-def _convert(
-    function: _NamedFunction, opset: int, external: ExternalData | None
-) -> onnx.ModelProto:
-    return convert_function(
-        function.portable,
-        function.inputs,
-        function.outputs,
-        function.weights,
-        opset=opset,
-        external=external,
-    )
-
-
-def _describe(
-    path: AnyPath, function: _NamedFunction, size: int, checked: CheckedModel
-) -> OnnxSignature:
-    return OnnxSignature(path, function.served_inputs, function.served_outputs, size, str(checked))
+    return options
 
 
 def _write_file(
@@ -349,17 +331,17 @@ def _write_file(
             beside = place.parent / data_name
             file = stack.enter_context(replace_file_at(beside, bytes_of="save_onnx"))
             external = ExternalData(data_name, file)
-        model = _convert(function, opset, external)
+        model = function.convert(opset, external)
         data = model.SerializeToString()
         if not verify:
-            checked = CheckedModel("not run")
+            checked = "not run"
         elif external is None:
             checked = function.check(data, name)
         else:  # ONNX Runtime reads weights at the final path, which may hold others now
-            checked = CheckedModel("not run: its weights are in another file")
+            checked = "not run: its weights are in another file"
     with replace_file_at(path, bytes_of="save_onnx") as file:
         file.write(data)
-    described = _describe(place, function, len(data), checked)
+    described = function.describe(place, len(data), checked)
     return OnnxModel(place, {name: described}, external.size if external else 0, opset)
 
 
@@ -376,14 +358,12 @@ def _write_folder(
         folder.mkdir()
         with (folder / _DATA_FILE).open("wb") as file:
             external = ExternalData(_DATA_FILE, file)
-            models = {name: _convert(each, opset, external) for name, each in functions.items()}
+            models = {name: each.convert(opset, external) for name, each in functions.items()}
         for name, model in models.items():
             target = folder / f"{name}.onnx"
             target.write_bytes(model.SerializeToString())
             function = functions[name]
-            checked = CheckedModel("not run")
-            if verify:
-                checked = function.check(target, name)
+            checked = function.check(target, name) if verify else "not run"
             size = target.stat().st_size
-            described[name] = _describe(place / target.name, function, size, checked)
+            described[name] = function.describe(place / target.name, size, checked)
     return OnnxModel(place, described, external.size, opset)

@@ -1,15 +1,9 @@
 """Converts portable functions to TensorFlow functions. Never imports jax."""
 
-from jax2tf_bridge.errors import MissingDependencyError
+from jax2tf_bridge.errors import name_missing_package
 
-try:
+with name_missing_package("Making a TensorFlow function"):
     import tensorflow as _tf  # noqa: F401
-except ModuleNotFoundError as e:
-    if e.name != "tensorflow":
-        raise
-    raise MissingDependencyError(
-        "TensorFlow", "tensorflow-cpu", "Making a TensorFlow function"
-    ) from e
 
 from jax2tf_bridge.to_tensorflow import _tf_compat
 from jax2tf_bridge.to_tensorflow._constants import CapturedArrays as CapturedArrays

@@ -40,13 +40,13 @@ BROWSER_PACKAGES = (
     "@tensorflow/tfjs-backend-wasm@4.22.0",
     "@litertjs/core@2.5.3",
 )
-# How npm says that it does not get through to its registry: the network, a proxy, or certificates.
+# npm's errors if it cannot reach its registry, because of the network, a proxy or certificates.
 _UNREACHABLE = re.compile(
     r"npm error code (EAI_AGAIN|ECONNREFUSED|ECONNRESET|EHOSTUNREACH|ENETUNREACH|ENOTFOUND"
     r"|EPROTO|ERR_SOCKET_TIMEOUT|ETIMEDOUT|E40[137]|E50[0-4]|SELF_SIGNED_CERT_IN_CHAIN"
     r"|DEPTH_ZERO_SELF_SIGNED_CERT|UNABLE_TO_\w+)\b"
 )
-# TensorFlow.js has no uint8: it makes them of int32, for a signature that takes them.
+# TensorFlow.js has no tensors of uint8: for signatures that take uint8, it casts int32.
 _GIVEN_AS = {"float32": np.float32, "int32": np.int32, "uint8": np.int32, "bool": np.bool_}
 # Graph models take int32 with the bits of uint32.
 _GIVEN_AS["uint32"] = np.int32

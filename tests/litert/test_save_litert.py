@@ -34,8 +34,8 @@ from jax2tf_bridge.errors import (
 from jax2tf_bridge.litert import LiteRTModel
 
 # Private: answers that LiteRT does not give are judged.
-from jax2tf_bridge.litert._comparison import Answers, check_model, example_of
-from jax2tf_bridge.signatures import ServedArray
+from jax2tf_bridge.litert._comparison import Answers, check_model
+from jax2tf_bridge.signatures import ServedArray, make_example
 from tests.litert.running import interpreter
 
 RANDOM = np.random.default_rng(0)
@@ -399,9 +399,12 @@ def test_other_values_than_tensorflows_are_refused(two: LiteRTModel) -> None:
 
 def test_the_example_is_compared_with_tensorflow(tmp_path: Path) -> None:
     signature = Signature(lambda x, y: x / y, args=[X, X[:1] * 0 + 2], example={"y": X[:1] * 0 + 4})
-    examples = example_of(signature, {"x": _served(X), "y": _served(X[:1])})
+    examples = make_example("f", signature, {"x": _served(X), "y": _served(X[:1])})
     np.testing.assert_array_equal(examples["x"], X)
     np.testing.assert_array_equal(examples["y"], X[:1] * 0 + 4)
+    lists = Signature(lambda ids: ids, example={"ids": [[4, 8]]})
+    ids = make_example("f", lists, {"ids": ServedArray("int32", (None, 2))})["ids"]
+    np.testing.assert_array_equal(ids, np.array([[4, 8]], np.int32), strict=True)
     assert save_litert(tmp_path / "a.tflite", signature, verify=False).size > 0
 
 
