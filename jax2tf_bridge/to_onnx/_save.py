@@ -137,7 +137,7 @@ def save_onnx(
     The models use ONNX's standard operations alone, with open sizes, loops and branches as in the
     function. bfloat16 is computed as float32. Complex numbers have their real and imaginary parts
     along a new last axis of inputs and outputs. Nodes are named after the lines of the function.
-    Needs the packages onnx, and JAX for JAX functions.
+    Needs the package onnx, and JAX for JAX functions.
 
     Args:
       path: the file; an existing file is replaced when the new one is complete. For several
@@ -290,13 +290,8 @@ class _NamedFunction:
         weights = {}
         for i, leaf in enumerate(leaves):
             unique = leaf.name if leaf.name not in taken else f"params/{leaf.name}"
-            weights[i] = unique, _in_graph(leaf.array(), portable.in_avals[i].op_dtype)
+            weights[i] = unique, leaf.array()
         return _NamedFunction(signature, inputs, outputs, weights)
-
-
-def _in_graph(array: np.ndarray, dtype: str) -> np.ndarray:
-    """Returns an array in the dtype of the graph; bfloat16 becomes float32."""
-    return array.astype(np.dtype(dtype)) if array.dtype.name != dtype else array
 
 
 _OTHER_OPTIONS = ("defaults", "updates_params")
@@ -347,20 +342,39 @@ def _write_file(
         external = None
         if size > _MAX_BYTES:
             beside = place.parent / data_name
-            file = stack.enter_context(replace_file_at(beside, bytes_of="save_onnx"))
-            external = ExternalData(data_name, file)
+            weights = stack.enter_context(replace_file_at(beside, bytes_of="save_onnx"))
+            external = ExternalData(data_name, weights)
         model = _convert(function, opset, external)
         data = model.SerializeToString()
         if not verify:
             checked = CheckedModel("not run")
         elif external is None:
             checked = function.check(data, name)
-        else:  # ONNX Runtime reads weights at the final path, which may hold others now
-            checked = CheckedModel("not run: its weights are in another file")
+        elif isinstance(place, Path):
+            weights.flush()
+            checked = _check_with_weights_at(Path(weights.name), model, name, function)
+        else:
+            checked = CheckedModel("not run: its weights are not on this machine's disk")
     with replace_file_at(path, bytes_of="save_onnx") as file:
         file.write(data)
     described = _describe(place, function, len(data), checked)
     return OnnxModel(place, {name: described}, external.size if external else 0, opset)
+
+
+def _check_with_weights_at(
+    weights: Path, model: onnx.ModelProto, name: str, function: _NamedFunction
+) -> CheckedModel:
+    """Checks a model whose weights have not got their final name yet."""
+    for tensor in model.graph.initializer:
+        for fact in tensor.external_data:
+            if fact.key == "location":
+                fact.value = weights.name
+    path = weights.with_suffix(".onnx")
+    try:
+        path.write_bytes(model.SerializeToString())
+        return function.check(path, name)
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def _write_folder(
