@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -129,6 +130,7 @@ def save_onnx(
     *,
     params: Any = None,
     opset: int = 18,
+    functions: bool = False,
     platforms: Sequence[str] | None = None,
     verify: bool = True,
 ) -> OnnxModel:
@@ -147,6 +149,10 @@ def save_onnx(
       params: the weights, as in `save`. Those of more than 1.9 GB, and those of several functions,
         are stored in a file beside the models.
       opset: the version of ONNX's operations, 18 to 23.
+      functions: whether functions that the user wrapped in `jax.jit`, and that are called several
+        times, become functions of the model, with the arrays as inputs. The file is smaller, and
+        viewers show one node for each call; ONNX Runtime takes longer to load it, OpenVINO does not
+        read it, and quantisation tools leave the functions out.
       platforms: the platforms of JAX functions, as in `export`; ONNX gets the lowering for CPU.
       verify: whether to run each model once in ONNX Runtime, if it is installed, and to compare it
         with JAX, if that is installed. The inputs are `args` and `example` of the Signature, or
@@ -192,16 +198,20 @@ def save_onnx(
         for name, each in prepared.items():
             _check_options(name, each.signature)
         words = keys_as_words(weights)
-        functions = {}
+        named = {}
         for name, each in prepared.items():
-            functions[name] = _NamedFunction.of(
+            named[name] = _NamedFunction.of(
                 name, each.with_function(), words if each.takes_params else None
             )
             check_interrupts()
+        convert = functools.partial(_convert, opset=opset, functions=functions)
         if not is_single:
-            return _write_folder(path, functions, opset, verify=verify)
-        ((name, function),) = functions.items()
-        return _write_file(path, name, function, opset, verify=verify)
+            described, external_size = _write_folder(path, named, convert, verify=verify)
+        else:
+            ((name, function),) = named.items()
+            signature, external_size = _write_file(path, name, function, convert, verify=verify)
+            described = {name: signature}
+        return OnnxModel(as_path(path), described, external_size, opset)
 
 
 def _check_new_folder(path: str | os.PathLike[str]) -> None:
@@ -314,7 +324,7 @@ def _check_options(name: str, signature: Signature) -> None:
 
 
 def _convert(
-    function: _NamedFunction, opset: int, external: ExternalData | None
+    function: _NamedFunction, external: ExternalData | None, *, opset: int, functions: bool
 ) -> onnx.ModelProto:
     return convert_function(
         function.portable,
@@ -322,8 +332,12 @@ def _convert(
         function.outputs,
         function.weights,
         opset=opset,
+        functions=functions,
         external=external,
     )
+
+
+_Convert: TypeAlias = "Callable[[_NamedFunction, ExternalData | None], onnx.ModelProto]"
 
 
 def _describe(
@@ -333,8 +347,14 @@ def _describe(
 
 
 def _write_file(
-    path: str | os.PathLike[str], name: str, function: _NamedFunction, opset: int, *, verify: bool
-) -> OnnxModel:
+    path: str | os.PathLike[str],
+    name: str,
+    function: _NamedFunction,
+    convert: _Convert,
+    *,
+    verify: bool,
+) -> tuple[OnnxSignature, int]:
+    """Writes one model; returns its description and the size of the file with its weights."""
     size = sum(array.nbytes for _, array in function.weights.values())
     place = as_path(path)
     data_name = f"{place.name}.data"
@@ -344,7 +364,7 @@ def _write_file(
             beside = place.parent / data_name
             weights = stack.enter_context(replace_file_at(beside, bytes_of="save_onnx"))
             external = ExternalData(data_name, weights)
-        model = _convert(function, opset, external)
+        model = convert(function, external)
         data = model.SerializeToString()
         if not verify:
             checked = CheckedModel("not run")
@@ -358,7 +378,7 @@ def _write_file(
     with replace_file_at(path, bytes_of="save_onnx") as file:
         file.write(data)
     described = _describe(place, function, len(data), checked)
-    return OnnxModel(place, {name: described}, external.size if external else 0, opset)
+    return described, external.size if external else 0
 
 
 def _check_with_weights_at(
@@ -380,17 +400,18 @@ def _check_with_weights_at(
 def _write_folder(
     path: str | os.PathLike[str],
     functions: Mapping[str, _NamedFunction],
-    opset: int,
+    convert: _Convert,
     *,
     verify: bool,
-) -> OnnxModel:
+) -> tuple[dict[str, OnnxSignature], int]:
+    """Writes several models; returns their descriptions and the size of the file of weights."""
     described: dict[str, OnnxSignature] = {}
     place = as_path(path)
     with whole_directory(place, has=_DATA_FILE) as folder:
         folder.mkdir()
         with (folder / _DATA_FILE).open("wb") as file:
             external = ExternalData(_DATA_FILE, file)
-            models = {name: _convert(each, opset, external) for name, each in functions.items()}
+            models = {name: convert(each, external) for name, each in functions.items()}
         for name, model in models.items():
             target = folder / f"{name}.onnx"
             target.write_bytes(model.SerializeToString())
@@ -400,4 +421,4 @@ def _write_folder(
                 checked = function.check(target, name)
             size = target.stat().st_size
             described[name] = _describe(place / target.name, function, size, checked)
-    return OnnxModel(place, described, external.size, opset)
+    return described, external.size
