@@ -15,6 +15,7 @@ from jax2tf_bridge.errors import DTypeError
 from jax2tf_bridge.portable import Aval, PortableFunction, read_constant
 from jax2tf_bridge.to_onnx._builder import Builder, find_function
 from jax2tf_bridge.to_onnx._functions import as_dtype
+from jax2tf_bridge.to_onnx._fusions import fuse_nodes
 from jax2tf_bridge.to_onnx._graph import (
     DTYPES,
     ComplexTensor,
@@ -23,7 +24,6 @@ from jax2tf_bridge.to_onnx._graph import (
     Node,
     Subgraph,
     Tensor,
-    drop_unused,
 )
 from jax2tf_bridge.to_onnx._local_functions import DOMAIN, LocalFunction, make_functions
 from shape_poly import make_plan, solve
@@ -137,7 +137,7 @@ def convert_function(
         ]
     given = [(name, portable.in_avals[i]) for i, name in inputs.items()]
     made = list(zip(finals, portable.out_avals, strict=True))
-    nodes = drop_unused(graph.nodes, {*finals})
+    nodes = fuse_nodes(graph, graph.nodes, finals)
     local: list[LocalFunction] = []
     if functions:
         nodes, local = make_functions(nodes, finals, graph)

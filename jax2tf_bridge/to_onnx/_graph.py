@@ -176,6 +176,22 @@ class Node:
     def subgraphs(self) -> Sequence[Subgraph]:
         return [x for x in self.attributes.values() if isinstance(x, Subgraph)]
 
+    def with_subgraphs(self, change: Callable[[list[Node], set[str]], list[Node]]) -> Node:
+        """Returns the node with other nodes in its subgraphs.
+
+        Args:
+          change: returns the new nodes; takes the nodes and the names of the results.
+        """
+        if not self.subgraphs:
+            return self
+        attributes = {
+            key: dataclasses.replace(x, nodes=change(x.nodes, {y.name for y in x.outputs}))
+            if isinstance(x, Subgraph)
+            else x
+            for key, x in self.attributes.items()
+        }
+        return dataclasses.replace(self, attributes=attributes)
+
 
 class Tensor:
     """A value of the graph. It has the attributes and operators of TensorFlow's tensors.
@@ -335,6 +351,7 @@ class Graph:
       taken: the names that new values must not get.
       constants: the constants by name.
       own_constants: the names of those that are neither weights nor captured arrays.
+      tensors: the values by name.
     """
 
     find: Callable[[Graph, str], Callable[..., Any]]
@@ -342,6 +359,7 @@ class Graph:
     taken: set[str] = field(default_factory=set)
     constants: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     own_constants: set[str] = field(default_factory=set)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
     _blocks: list[list[Node]] = field(default_factory=lambda: [[]])
     _shared: dict[Any, Tensor] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
@@ -388,7 +406,8 @@ class Graph:
 
     def argument(self, name: str, dtype: DType, shape: Sequence[int | None]) -> Tensor:
         """Makes an argument of the graph or of a subgraph."""
-        return Tensor(self, name, dtype, shape)
+        self.tensors[name] = tensor = Tensor(self, name, dtype, shape)
+        return tensor
 
     def constant(self, value: np.ndarray[Any, Any], name: str | None = None) -> Tensor:
         """Makes a constant; equal ones without a name are shared."""
@@ -407,6 +426,7 @@ class Graph:
                 return self._shared[key]
         tensor = Tensor(self, name or self._name_constant(), dtype, value.shape, value)
         self.constants[tensor.name] = value
+        self.tensors[tensor.name] = tensor
         if key is not None:
             self.own_constants.add(tensor.name)
             self._shared[key] = tensor
@@ -445,6 +465,7 @@ class Graph:
         names = tuple("" if x is None else x.name for x in inputs)
         node = Node(name, operation, names, tuple(x.name for x in outputs), attributes, self._calls)
         self._blocks[-1].append(node)
+        self.tensors.update((x.name, x) for x in outputs)
         return outputs
 
     def new_subgraph(
@@ -471,13 +492,7 @@ def drop_unused(nodes: Sequence[Node], needed: set[str]) -> list[Node]:
     for node in reversed(nodes):
         if needed.isdisjoint(node.outputs):
             continue
-        needed.update(filter(None, node.inputs))
-        attributes = dict(node.attributes)
-        for key, value in attributes.items():
-            if isinstance(value, Subgraph):
-                within = {x.name for x in value.outputs}
-                inner = drop_unused(value.nodes, within)
-                attributes[key] = Subgraph(value.inputs, value.outputs, inner)
-                needed |= within
-        kept.append(dataclasses.replace(node, attributes=attributes))
+        new = node.with_subgraphs(drop_unused)
+        needed |= new.values
+        kept.append(new)
     return kept[::-1]

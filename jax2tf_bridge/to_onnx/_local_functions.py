@@ -107,7 +107,7 @@ def _expand(nodes: Sequence[Node]) -> Iterator[Node]:
     """Replaces calls of functions that have a single call by their nodes."""
     for node in nodes:
         if not isinstance(node, _FunctionCall):
-            yield _with_subgraphs(node, lambda inner, _: [*_expand(inner)])
+            yield node.with_subgraphs(lambda inner, _: [*_expand(inner)])
             continue
         function = node.function
         assert function is not None, "a call has a function"
@@ -115,19 +115,6 @@ def _expand(nodes: Sequence[Node]) -> Iterator[Node]:
             yield Node(node.name, function.name, node.inputs, node.outputs, {}, domain=DOMAIN)
         else:
             yield from _expand(node.replaced)
-
-
-def _with_subgraphs(node: Node, change: Any) -> Node:
-    """Returns a node with other nodes in its subgraphs."""
-    if not node.subgraphs:
-        return node
-    attributes = {
-        key: dataclasses.replace(value, nodes=change(value.nodes, {x.name for x in value.outputs}))
-        if isinstance(value, Subgraph)
-        else value
-        for key, value in node.attributes.items()
-    }
-    return dataclasses.replace(node, attributes=attributes)
 
 
 class _Outlining:
@@ -160,7 +147,7 @@ class _Outlining:
     def _run_inner(self, node: Node) -> Node:
         """Replaces the calls in the subgraphs of a node."""
         depth = len(node.calls)
-        return _with_subgraphs(node, lambda nodes, results: self.run(nodes, results, depth))
+        return node.with_subgraphs(lambda nodes, results: self.run(nodes, results, depth))
 
     def _note_sizes(self, node: Node) -> None:
         """Notes results that are computed from the sizes of arrays alone."""
