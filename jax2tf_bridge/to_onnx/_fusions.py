@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from jax2tf_bridge.to_onnx._graph import Graph, Node, Tensor, drop_unused
+from jax2tf_bridge.to_onnx._graph import Graph, Node, Shape, Tensor, drop_unused
 
 _TOLERANCE = 1e-6
 """Maximum relative error of a constant of a formula."""
@@ -22,15 +23,25 @@ def fuse_nodes(graph: Graph, nodes: Sequence[Node], outputs: Sequence[str]) -> l
       nodes: the nodes.
       outputs: the names of the results.
     """
-    return drop_unused(_Fusing(graph).run(nodes), {*outputs})
+    return drop_unused(_Fusing(graph, nodes).run(nodes), {*outputs})
+
+
+def _every_node(nodes: Sequence[Node]) -> Iterator[Node]:
+    for node in nodes:
+        yield node
+        for each in node.subgraphs:
+            yield from _every_node(each.nodes)
 
 
 class _Fusing:
     """Replacement of nodes, in the order of computation."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, nodes: Sequence[Node]) -> None:
         self._graph = graph
         self._makers: dict[str, Node] = {}
+        self._uses = Counter(value for node in _every_node(nodes) for value in node.inputs)
+        # Values that do not depend on the inputs, which a runtime computes when it loads the model.
+        self._static: set[str] = set()
         self._has_gelu = graph.opset >= 20
 
     def run(self, nodes: Sequence[Node]) -> list[Node]:
@@ -40,10 +51,19 @@ class _Fusing:
             new: Sequence[Node] | None = [node.with_subgraphs(lambda inner, _: self.run(inner))]
             while new:
                 made += new
-                self._makers.update((value, each) for each in new for value in each.outputs)
+                for each in new:
+                    self._note(each)
                 if new := self._match(made[-1]):
                     made.pop()
         return made
+
+    def _note(self, node: Node) -> None:
+        self._makers.update(dict.fromkeys(node.outputs, node))
+        if not node.subgraphs and all(map(self._is_static, node.values)):
+            self._static.update(node.outputs)
+
+    def _is_static(self, name: str) -> bool:
+        return name in self._static or name in self._graph.constants
 
     def _match(self, node: Node) -> Sequence[Node] | None:
         for match in _MATCHES.get(node.operation, ()):
@@ -96,6 +116,9 @@ class _Fusing:
         node = self.maker(name, operation)
         return None if node is None else node.inputs[0]
 
+    def is_used_once(self, name: str) -> bool:
+        return self._uses.get(name, 1) == 1
+
     def make(self, node: Node, operation: str, *inputs: str, **attributes: object) -> Node:
         """Makes a node with the results of another one."""
         scope, _, _ = node.name.rpartition("/")
@@ -104,13 +127,13 @@ class _Fusing:
             node, name=name, operation=operation, inputs=inputs, attributes=attributes
         )
 
-    def add(self, like: Node, operation: str, *inputs: str) -> Node:
+    def add(self, like: Node, operation: str, *inputs: str, **attributes: object) -> Node:
         """Makes a node with a new result, which has the type of another node's result."""
-        node = self.make(like, operation, *inputs)
+        node = self.make(like, operation, *inputs, **attributes)
         name = self._graph.new_name(operation)
         old = self.tensor(like.outputs[0])
         self._graph.tensors[name] = Tensor(self._graph, name, old.dtype, old.shape)
-        return dataclasses.replace(node, outputs=(name,))
+        return dataclasses.replace(node, outputs=(name,), calls=like.calls)
 
     def constant(self, like: str, value: object) -> str:
         """Makes a constant with the dtype of a value."""
@@ -302,15 +325,129 @@ class _Fusing:
             return [self.make(add, "LayerNormalization", *node.inputs, bias, **node.attributes)]
         return None
 
+    def fuse_into_convolution(self, node: Node) -> Sequence[Node] | None:
+        """Makes a static factor or term for each channel a part of a convolution's weights.
+
+        These are batch normalizations, in any form, and biases. The new weights are computed when a
+        runtime loads the model.
+        """
+        for result, operand in self._operands(node):
+            moved = self.maker(result, "Transpose")
+            convolved = result if moved is None else moved.inputs[0]
+            convolution = self.maker(convolved, "Conv")
+            if convolution is None or not (
+                self._is_static(operand)
+                and self.is_used_once(result)
+                and self.is_used_once(convolved)
+            ):
+                continue
+            rank = self.tensor(convolved).shape.rank
+            order = range(rank) if moved is None else moved.attributes["perm"]
+            made: list[Node] = []
+            vector = self._as_vector(node, operand, list(order).index(1), rank, convolution, made)
+            if vector is None:
+                continue
+            x, weights, *bias = self._changed_weights(node, convolution, vector, rank, made)
+            made.append(self.add(convolution, "Conv", x, weights, *bias, **convolution.attributes))
+            if moved is None:
+                made[-1] = dataclasses.replace(made[-1], outputs=node.outputs)
+            else:
+                last = self.make(node, "Transpose", *made[-1].outputs, **moved.attributes)
+                made.append(last)
+            return made
+        return None
+
+    def _operands(self, node: Node) -> Iterator[tuple[str, str]]:
+        left, right = node.inputs
+        yield left, right
+        if node.operation != "Sub":
+            yield right, left
+
+    def _as_vector(
+        self,
+        node: Node,
+        operand: str,
+        channel: int,
+        rank: int,
+        convolution: Node,
+        made: list[Node],
+    ) -> str | None:
+        """Returns the numbers of the channels as a vector; None if they are no such numbers."""
+        shape = self.tensor(operand).shape
+        channels = self.tensor(convolution.outputs[0]).shape[1]
+        expected = [channels if axis == channel else 1 for axis in range(rank)]
+        if channels is None or list(shape) != expected[rank - shape.rank :]:
+            return None
+        if shape.rank == 1:
+            return operand
+        made.append(self._static_node(node, "Reshape", operand, self._sizes(-1), shape=[channels]))
+        return made[-1].outputs[0]
+
+    def _changed_weights(
+        self, node: Node, convolution: Node, vector: str, rank: int, made: list[Node]
+    ) -> Sequence[str]:
+        x, weights, *bias = convolution.inputs
+        (shape,) = ([n] for n in self.tensor(vector).shape)
+        if node.operation == "Mul":
+            ones = self._sizes(-1, *[1] * (rank - 1))
+            column = [*shape, *[1] * (rank - 1)]
+            made.append(self._static_node(node, "Reshape", vector, ones, shape=column))
+            sizes = self.tensor(weights).shape
+            factors = made[-1].outputs[0]
+            made.append(self._static_node(node, "Mul", weights, factors, shape=sizes))
+            weights = made[-1].outputs[0]
+            if bias:
+                made.append(self._static_node(node, "Mul", *bias, vector, shape=shape))
+                bias = [made[-1].outputs[0]]
+        elif bias:
+            made.append(self._static_node(node, node.operation, *bias, vector, shape=shape))
+            bias = [made[-1].outputs[0]]
+        elif node.operation == "Sub":
+            made.append(self._static_node(node, "Neg", vector, shape=shape))
+            bias = [made[-1].outputs[0]]
+        else:
+            bias = [vector]
+        return [x, weights, *bias]
+
+    def _static_node(
+        self, like: Node, operation: str, *inputs: str, shape: Sequence[int | None]
+    ) -> Node:
+        """Makes a node that computes weights."""
+        node = self.add(like, operation, *inputs)
+        self.tensor(node.outputs[0]).shape = Shape(shape)
+        return node
+
+    def _sizes(self, *sizes: int) -> str:
+        return self._graph.constant(np.array(sizes, np.int64)).name
+
+    def fuse_clip(self, minimum: Node) -> Sequence[Node] | None:
+        """Makes a Clip of a maximum and a minimum with scalars."""
+        for highest, larger in self.pairs(minimum.outputs[0], "Min"):
+            for lowest, x in self.pairs(larger, "Max"):
+                bounds = lowest, highest
+                if any(self.tensor(bound).shape.rank for bound in bounds):
+                    continue
+                if self.tensor(x).dtype.name in _CLIPPED:
+                    return [self.make(minimum, "Clip", x, *bounds)]
+        return None
+
+
+_CLIPPED = frozenset(
+    {"int8", "int32", "int64", "uint8", "uint32", "uint64", "float16", "float32", "float64"}
+)
+"""The dtypes of ONNX Runtime's Clip."""
 
 _MATCHES: dict[str, Sequence[Callable[[_Fusing, Node], Sequence[Node] | None]]] = {
     "Div": [_Fusing.fuse_mean],
     "Mul": [
+        _Fusing.fuse_into_convolution,
         _Fusing.fuse_silu,
         _Fusing.fuse_gelu,
         _Fusing.fuse_normalization,
         _Fusing.fuse_scale,
     ],
-    "Add": [_Fusing.fuse_bias],
+    "Add": [_Fusing.fuse_into_convolution, _Fusing.fuse_bias],
+    "Sub": [_Fusing.fuse_into_convolution],
+    "Min": [_Fusing.fuse_clip],
 }
 """The formulas by the operation of their last node."""
