@@ -23,6 +23,7 @@ def fuse_nodes(graph: Graph, nodes: Sequence[Node], outputs: Sequence[str]) -> l
       nodes: the nodes.
       outputs: the names of the results.
     """
+    nodes = drop_unused(nodes, {*outputs})
     return drop_unused(_Fusing(graph, nodes).run(nodes), {*outputs})
 
 
@@ -211,19 +212,23 @@ class _Fusing:
         last = self.make(multiply, "Mul", x, *sigmoid.outputs)
         return [square, scaled, shifted, argument, sigmoid, last]
 
-    def fuse_normalization(self, multiply: Node) -> Sequence[Node] | None:
+    def fuse_normalization(self, node: Node) -> Sequence[Node] | None:
         """Makes a LayerNormalization of (x - mean) / sqrt(variance + epsilon), with a scale."""
-        for centred, factor in self.pairs(multiply.outputs[0], "Mul"):
+        for centred, factor in self._operands(node):
             subtract = self.maker(centred, "Sub")
             if subtract is None:
                 continue
             x, mean = subtract.inputs
             if self._mean_of(mean) != x:
                 continue
-            for scale, inverse in ((None, factor), *self.pairs(factor, "Mul")):
-                epsilon = self._match_deviation(inverse, x, mean, centred)
-                if epsilon is not None and self._is_row(scale, x):
-                    return self._make_normalization(multiply, x, scale, epsilon)
+            factors: list[tuple[str | None, str | None]] = [(None, self._inverse_of(factor))]
+            factors += [(s, self._inverse_of(f)) for s, f in self.pairs(factor, "Mul")]
+            if node.operation == "Div":
+                factors = [(None, factor)]
+            for scale, root in factors:
+                epsilon = root and self._match_deviation(root, x, mean, centred)
+                if isinstance(epsilon, float) and self._is_row(scale, x):
+                    return self._make_normalization(node, x, scale, epsilon)
         return None
 
     def _make_normalization(
@@ -260,9 +265,8 @@ class _Fusing:
         return node.inputs[0] if after.shape == (*before.shape, 1) else name
 
     def _match_deviation(self, name: str, x: str, mean: str, centred: str) -> float | None:
-        """Returns epsilon if a value is 1 / sqrt(variance of x + epsilon)."""
-        root = self._inverse_of(name)
-        total = None if root is None else self.operand(root, "Sqrt")
+        """Returns epsilon if a value is the root of the variance of x plus epsilon."""
+        total = self.operand(name, "Sqrt")
         if total is None:
             return None
         for number, variance in self.pairs(total, "Add"):
@@ -360,7 +364,7 @@ class _Fusing:
     def _operands(self, node: Node) -> Iterator[tuple[str, str]]:
         left, right = node.inputs
         yield left, right
-        if node.operation != "Sub":
+        if node.operation not in ("Sub", "Div"):
             yield right, left
 
     def _as_vector(
@@ -438,7 +442,7 @@ _CLIPPED = frozenset(
 """The dtypes of ONNX Runtime's Clip."""
 
 _MATCHES: dict[str, Sequence[Callable[[_Fusing, Node], Sequence[Node] | None]]] = {
-    "Div": [_Fusing.fuse_mean],
+    "Div": [_Fusing.fuse_mean, _Fusing.fuse_normalization],
     "Mul": [
         _Fusing.fuse_into_convolution,
         _Fusing.fuse_silu,
