@@ -340,7 +340,7 @@ class _Fusing:
             convolved = result if moved is None else moved.inputs[0]
             convolution = self.maker(convolved, "Conv")
             if convolution is None or not (
-                self._is_static(operand)
+                all(map(self._is_static, (operand, *convolution.inputs[1:])))
                 and self.is_used_once(result)
                 and self.is_used_once(convolved)
             ):

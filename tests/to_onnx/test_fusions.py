@@ -46,9 +46,9 @@ def _normalize_fast(x: Any) -> Any:
     return (x - mean[..., None]) * inverse + OTHER
 
 
-def _convolve(x: Any, **options: Any) -> Any:
+def _convolve(x: Any, kernel: Any = KERNEL) -> Any:
     layout = ("NHWC", "HWIO", "NHWC")
-    return lax.conv_general_dilated(x, KERNEL, (1, 1), "SAME", dimension_numbers=layout, **options)
+    return lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=layout)
 
 
 def _convolve_channels_first(x: Any) -> Any:
@@ -113,6 +113,9 @@ CASES: Mapping[str, _Case] = {
     "batch normalization of channels first": _Case(_convolve_channels_first, _IN_WEIGHTS, IMAGE),
     "convolution that is used twice": _Case(_use_twice, {"Conv": 1, "Tanh": 1, "Mul": 1}, IMAGE),
     "convolution plus an input": _Case(lambda x: _convolve(x) + x[..., :1], {"Add": 1}, IMAGE),
+    "convolution with computed weights": _Case(
+        lambda x: _batch_norm(_convolve(x, KERNEL * x.sum())), {"Sub": 1, "Mul": 3}, IMAGE
+    ),
     "clip": _Case(lambda x: jax.nn.relu6(4 * x - 9), {"Clip": 1, "Min": 0, "Max": 0}),
 }
 
