@@ -6,6 +6,7 @@ from jax2tf_bridge.bytecode._program import Attribute as Attribute
 from jax2tf_bridge.bytecode._program import Block as Block
 from jax2tf_bridge.bytecode._program import DenseElements as DenseElements
 from jax2tf_bridge.bytecode._program import Function as Function
+from jax2tf_bridge.bytecode._program import InlinedCall as InlinedCall
 from jax2tf_bridge.bytecode._program import Operation as Operation
 from jax2tf_bridge.bytecode._program import OtherType as OtherType
 from jax2tf_bridge.bytecode._program import Program as Program

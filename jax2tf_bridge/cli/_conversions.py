@@ -207,6 +207,11 @@ def _add_onnx_options(parser: argparse.ArgumentParser) -> None:
         help="the version of ONNX's operations, 18 to 23 (default: %(default)s)",
     )
     parser.add_argument(
+        "--functions",
+        action="store_true",
+        help="make functions of the model of jitted functions that are called several times",
+    )
+    parser.add_argument(
         "--no-verify",
         dest="verify",
         action="store_false",
@@ -233,7 +238,12 @@ def _write_onnx(options: argparse.Namespace, console: Console) -> None:
 
     with console.step(f"converting to {output}"):
         model = save_onnx(
-            output, functions, params=options.params, opset=options.opset, verify=options.verify
+            output,
+            functions,
+            params=options.params,
+            opset=options.opset,
+            functions=options.functions,
+            verify=options.verify,
         )
     print_result(options, model)
 

@@ -326,8 +326,13 @@ def _combine(scope: Scope, kind: str, rows: _Rows, array: Array, update: Array) 
     is_sum = kind == "add" and len(rows.leading) == 1 and _is_zero(array)
     if scope.for_onnx and rows.valid is not None:
         is_sum = False  # an index of -1, which TensorFlow's segments leave out, is the last row
-    if (scope.for_converters or scope.for_onnx) and kind in ("maximum", "minimum", "multiply"):
+    is_complex = array.row.kind == "complex"
+    needs_runs = scope.for_converters or (scope.for_onnx and is_complex)
+    if needs_runs and kind in ("maximum", "minimum", "multiply"):
         tensor = _combine_runs(scope, rows, kind, array, update)
+    elif scope.for_onnx and kind == "multiply":
+        new = rows.mask(update, 1)
+        tensor = ops.tensor_scatter_nd_multiply(rows.indexed(array), rows.vectors, new)
     # tf2onnx pads all segments of a sum to the longest one.
     elif kind == "multiply" or (is_sum and not scope.for_converters):
         tensor = _combine_segments(scope, rows, kind, array, update)
@@ -342,7 +347,7 @@ def _combine(scope: Scope, kind: str, rows: _Rows, array: Array, update: Array) 
         )
     else:
         new = rows.mask(update, Reducer(kind, array.element).identity)
-        tensor = _extreme(rows.indexed(array), rows.vectors, new, kind)
+        tensor = _extreme(scope, rows.indexed(array), rows.vectors, new, kind)
     return rows.to_operand(wrap(array.element, tensor), array.element)
 
 
@@ -422,15 +427,17 @@ def _replace(tensor: ops.Tensor, index: ops.Tensor, updates: ops.Tensor) -> ops.
     return move(lambda x, new: ops.tensor_scatter_nd_update(x, index, new), tensor, updates)
 
 
-def _extreme(tensor: ops.Tensor, index: ops.Tensor, updates: ops.Tensor, kind: str) -> ops.Tensor:
+def _extreme(
+    scope: Scope, tensor: ops.Tensor, index: ops.Tensor, updates: ops.Tensor, kind: str
+) -> ops.Tensor:
     dtype = tensor.dtype
     if dtype == ops.bool:
         as_numbers = [ops.cast(x, ops.int8) for x in (tensor, updates)]
-        return ops.cast(_extreme(as_numbers[0], index, as_numbers[1], kind), dtype)
-    if dtype.is_floating:
+        return ops.cast(_extreme(scope, as_numbers[0], index, as_numbers[1], kind), dtype)
+    if dtype.is_floating and not scope.for_onnx:
         # TensorFlow's kernels lose NaN, so floats become integers in the same order, NaN last.
         keys = [_keys(x, kind == "maximum") for x in (tensor, updates)]
-        extreme = _extreme(keys[0], index, keys[1], kind)
+        extreme = _extreme(scope, keys[0], index, keys[1], kind)
         return ops.bitcast(order_as_floats(extreme), dtype)
     if kind == "maximum":
         return ops.tensor_scatter_nd_max(tensor, index, updates)

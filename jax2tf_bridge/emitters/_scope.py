@@ -16,7 +16,7 @@ from jax2tf_bridge.bytecode import Block, Operation, Program, TensorType, Value
 from jax2tf_bridge.emitters import _converter_forms, _converter_integers
 from jax2tf_bridge.emitters._array import Array, graph_dtype, has_dtype
 from jax2tf_bridge.emitters._line_names import make_line_scope
-from jax2tf_bridge.emitters._ops import NoOperationError, ops
+from jax2tf_bridge.emitters._ops import NoOperationError, get_builder, ops
 from jax2tf_bridge.emitters._sizes import Cache, Sizes, fill_sizes
 from jax2tf_bridge.errors import BridgeError, ModuleError
 from jax2tf_bridge.rewriting import INVALID_OPERATION_ERRORS
@@ -157,7 +157,9 @@ class Scope:
         operands = [self.array(value) for value in operation.operands]
         line = operation.source or self._line
         scope = make_line_scope(line) if self.names_lines and line is not None else None
+        builder = get_builder()
         with (
+            contextlib.nullcontext() if builder is None else builder.in_calls(operation.calls),
             contextlib.nullcontext() if scope is None else ops.name_scope(scope),
             self._check_bits(operation) if self.refuses_bits else contextlib.nullcontext(),
         ):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType, ModuleType
 from typing import Any
 
+from jax2tf_bridge.bytecode import InlinedCall
 from jax2tf_bridge.emitters import NoOperationError
 from jax2tf_bridge.to_onnx import (
     _arithmetic,
@@ -81,6 +82,10 @@ class Builder:
         if name not in DTYPES:
             raise NoOperationError(f"ONNX Runtime does not compute with {name}")
         return DTYPES[name]
+
+    def in_calls(self, calls: Sequence[InlinedCall]) -> AbstractContextManager[None]:
+        """Marks new nodes as parts of calls, the outermost first."""
+        return self.graph.in_calls(tuple(calls))
 
     def _in_scope(self, name: str) -> AbstractContextManager[None]:
         return self.graph.in_scope(name)

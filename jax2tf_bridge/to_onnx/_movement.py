@@ -522,14 +522,31 @@ def _scatter_add(graph: Graph, x: Tensor, index: Any, updates: Any) -> Tensor:
     return _scatter(graph, x, index, updates, "add")
 
 
+@function("tensor_scatter_nd_multiply")
+def _scatter_multiply(graph: Graph, x: Tensor, index: Any, updates: Any) -> Tensor:
+    """Multiplies elements by updates; TensorFlow has no such function."""
+    return _scatter(graph, x, index, updates, "mul")
+
+
 @function("tensor_scatter_nd_max")
 def _scatter_max(graph: Graph, x: Tensor, index: Any, updates: Any) -> Tensor:
-    return _scatter(graph, x, index, updates, "max")
+    return _scatter_extreme(graph, x, index, updates, "max")
 
 
 @function("tensor_scatter_nd_min")
 def _scatter_min(graph: Graph, x: Tensor, index: Any, updates: Any) -> Tensor:
-    return _scatter(graph, x, index, updates, "min")
+    return _scatter_extreme(graph, x, index, updates, "min")
+
+
+def _scatter_extreme(graph: Graph, x: Tensor, index: Any, updates: Any, reduction: str) -> Tensor:
+    new = to_tensor(graph, updates, x.dtype)
+    result = _scatter(graph, x, index, new, reduction)
+    if not x.dtype.is_floating:
+        return result
+    # ONNX Runtime's maxima leave out NaN; the sum of these has it where there was one.
+    nan, nothing = (np.array(value, x.dtype.as_numpy_dtype) for value in (np.nan, -0.0))
+    old, new = (graph.make("where", graph.make("math.is_nan", v), nan, nothing) for v in (x, new))
+    return result + _scatter(graph, old, index, new, "add")
 
 
 def _scatter(graph: Graph, x: Tensor, index: Any, updates: Any, reduction: str) -> Tensor:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -129,6 +130,7 @@ def save_onnx(
     *,
     params: Any = None,
     opset: int = 18,
+    functions: bool = False,
     platforms: Sequence[str] | None = None,
     verify: bool = True,
 ) -> OnnxModel:
@@ -137,7 +139,7 @@ def save_onnx(
     The models use ONNX's standard operations alone, with open sizes, loops and branches as in the
     function. bfloat16 is computed as float32. Complex numbers have their real and imaginary parts
     along a new last axis of inputs and outputs. Nodes are named after the lines of the function.
-    Needs the packages onnx, and JAX for JAX functions.
+    Needs the package onnx, and JAX for JAX functions.
 
     Args:
       path: the file; an existing file is replaced when the new one is complete. For several
@@ -147,6 +149,10 @@ def save_onnx(
       params: the weights, as in `save`. Those of more than 1.9 GB, and those of several functions,
         are stored in a file beside the models.
       opset: the version of ONNX's operations, 18 to 23.
+      functions: whether functions that the user wrapped in `jax.jit`, and that are called several
+        times, become functions of the model, with the arrays as inputs. The file is smaller, and
+        viewers show one node for each call; ONNX Runtime takes longer to load it, OpenVINO does not
+        read it, and quantisation tools leave the functions out.
       platforms: the platforms of JAX functions, as in `export`; ONNX gets the lowering for CPU.
       verify: whether to run each model once in ONNX Runtime, if it is installed, and to compare it
         with JAX, if that is installed. The inputs are `args` and `example` of the Signature, or
@@ -199,14 +205,18 @@ def save_onnx(
         )
         check_interrupts()
         words = keys_as_words(weights)
-        functions = {
+        named = {
             name: _NamedFunction.of(name, each, words if each.takes_params else None)
             for name, each in exported.items()
         }
+        convert = functools.partial(_NamedFunction.convert, opset=opset, functions=functions)
         if not is_single:
-            return _write_folder(path, functions, opset, verify=verify)
-        ((name, function),) = functions.items()
-        return _write_file(path, name, function, opset, verify=verify)
+            described, external_size = _write_folder(path, named, convert, verify=verify)
+        else:
+            ((name, function),) = named.items()
+            signature, external_size = _write_file(path, name, function, convert, verify=verify)
+            described = {name: signature}
+        return OnnxModel(as_path(path), described, external_size, opset)
 
 
 def _import_onnx() -> None:
@@ -247,7 +257,9 @@ class _NamedFunction:
         pairs = zip(self.outputs, self.portable.out_avals, strict=True)
         return {name: ServedArray.of_aval(aval) for name, aval in pairs}
 
-    def convert(self, opset: int, external: ExternalData | None) -> onnx.ModelProto:
+    def convert(
+        self, external: ExternalData | None, *, opset: int, functions: bool
+    ) -> onnx.ModelProto:
         """Makes a model of it."""
         return convert_function(
             self.portable,
@@ -255,6 +267,7 @@ class _NamedFunction:
             self.outputs,
             self.weights,
             opset=opset,
+            functions=functions,
             external=external,
         )
 
@@ -300,13 +313,11 @@ class _NamedFunction:
         weights = {}
         for i, leaf in enumerate(leaves):
             unique = leaf.name if leaf.name not in taken else f"params/{leaf.name}"
-            weights[i] = unique, _in_graph(leaf.array(), portable.in_avals[i].op_dtype)
+            weights[i] = unique, leaf.array()
         return _NamedFunction(signature, inputs, outputs, weights)
 
 
-def _in_graph(array: np.ndarray, dtype: str) -> np.ndarray:
-    """Returns an array in the dtype of the graph; bfloat16 becomes float32."""
-    return array.astype(np.dtype(dtype)) if array.dtype.name != dtype else array
+_Convert: TypeAlias = "Callable[[_NamedFunction, ExternalData | None], onnx.ModelProto]"
 
 
 def _list_refused_options(signature: Signature) -> list[str]:
@@ -320,8 +331,14 @@ def _list_refused_options(signature: Signature) -> list[str]:
 
 
 def _write_file(
-    path: str | os.PathLike[str], name: str, function: _NamedFunction, opset: int, *, verify: bool
-) -> OnnxModel:
+    path: str | os.PathLike[str],
+    name: str,
+    function: _NamedFunction,
+    convert: _Convert,
+    *,
+    verify: bool,
+) -> tuple[OnnxSignature, int]:
+    """Writes one model; returns its description and the size of the file with its weights."""
     size = sum(array.nbytes for _, array in function.weights.values())
     place = as_path(path)
     data_name = f"{place.name}.data"
@@ -329,36 +346,56 @@ def _write_file(
         external = None
         if size > _MAX_BYTES:
             beside = place.parent / data_name
-            file = stack.enter_context(replace_file_at(beside, bytes_of="save_onnx"))
-            external = ExternalData(data_name, file)
-        model = function.convert(opset, external)
+            weights = stack.enter_context(replace_file_at(beside, bytes_of="save_onnx"))
+            external = ExternalData(data_name, weights)
+        model = convert(function, external)
         data = model.SerializeToString()
         if not verify:
             checked = "not run"
         elif external is None:
             checked = function.check(data, name)
-        else:  # ONNX Runtime reads weights at the final path, which may hold others now
-            checked = "not run: its weights are in another file"
+        elif isinstance(place, Path):
+            weights.flush()
+            checked = _check_with_weights_at(Path(weights.name), model, name, function)
+        else:
+            checked = "not run: its weights are not on this machine's disk"
     with replace_file_at(path, bytes_of="save_onnx") as file:
         file.write(data)
     described = function.describe(place, len(data), checked)
-    return OnnxModel(place, {name: described}, external.size if external else 0, opset)
+    return described, external.size if external else 0
+
+
+def _check_with_weights_at(
+    weights: Path, model: onnx.ModelProto, name: str, function: _NamedFunction
+) -> str:
+    """Checks a model whose weights have not got their final name yet."""
+    for tensor in model.graph.initializer:
+        for fact in tensor.external_data:
+            if fact.key == "location":
+                fact.value = weights.name
+    path = weights.with_suffix(".onnx")
+    try:
+        path.write_bytes(model.SerializeToString())
+        return function.check(path, name)
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def _write_folder(
     path: str | os.PathLike[str],
     functions: Mapping[str, _NamedFunction],
-    opset: int,
+    convert: _Convert,
     *,
     verify: bool,
-) -> OnnxModel:
+) -> tuple[dict[str, OnnxSignature], int]:
+    """Writes several models; returns their descriptions and the size of the file of weights."""
     described: dict[str, OnnxSignature] = {}
     place = as_path(path)
     with whole_directory(place, has=_DATA_FILE) as folder:
         folder.mkdir()
         with (folder / _DATA_FILE).open("wb") as file:
             external = ExternalData(_DATA_FILE, file)
-            models = {name: each.convert(opset, external) for name, each in functions.items()}
+            models = {name: convert(each, external) for name, each in functions.items()}
         for name, model in models.items():
             target = folder / f"{name}.onnx"
             target.write_bytes(model.SerializeToString())
@@ -366,4 +403,4 @@ def _write_folder(
             checked = function.check(target, name) if verify else "not run"
             size = target.stat().st_size
             described[name] = function.describe(place / target.name, size, checked)
-    return OnnxModel(place, described, external.size, opset)
+    return described, external.size

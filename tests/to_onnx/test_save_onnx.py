@@ -154,10 +154,17 @@ def test_weights_too_large_for_a_file(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(_save, "_MAX_BYTES", 4000)
     saved = save_onnx(tmp_path / "model.onnx", CLASSIFY, params=PARAMS)
     assert saved.external_size == (tmp_path / "model.onnx.data").stat().st_size > 8000
-    assert "not run: its weights are in another file" in str(saved)
+    assert "MB, compared with JAX in ONNX Runtime" in str(saved)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.onnx", "model.onnx.data"]
     _checked(saved.path)
     got = run(saved.path, {"x": X})["probabilities"]
     np.testing.assert_allclose(got, classify(PARAMS, X)["probabilities"], rtol=1e-5)
+    wrong = {**_builder._FUNCTIONS, "nn.softmax": _builder._FUNCTIONS["sin"]}
+    monkeypatch.setattr(_builder, "_FUNCTIONS", wrong)
+    (tmp_path / "other").mkdir()
+    with pytest.raises(SavingError, match="probabilities differs by"):
+        save_onnx(tmp_path / "other" / "model.onnx", CLASSIFY, params=PARAMS)
+    assert [*(tmp_path / "other").iterdir()] == []
 
 
 def test_an_existing_file_is_replaced(tmp_path: Path) -> None:
