@@ -71,7 +71,7 @@ def write(
         "decode": Signature(generator.decode, args=[prompt[:1]], updates_params=True),
         "predict": take_text(generator.predict),
     }
-    written = save_litert(folder / "generator.tflite", signatures, params=state)
+    written = save_litert(folder / "generator.tflite", signatures, params=state, overwrite=True)
     print(f"{written.path}: {written.size} bytes")
 
     if not for_converters:

@@ -49,7 +49,7 @@ _TRIPLES = {
     ("Darwin", "arm64"): "aarch64-apple-darwin",
     ("Darwin", "x86_64"): "x86_64-apple-darwin",
 }
-_MARKER = "CMakeLists.txt"
+_MARKER = "runtime/bridge_program.h"
 """File that every library has."""
 
 _OLDEST = (2, 21)
@@ -117,6 +117,7 @@ def compile_library(
     target_cpu: str = "",
     multithreading: bool = False,
     shared: bool = False,
+    overwrite: bool = False,
 ) -> CompiledLibrary:
     """Compiles functions to a folder with a C library, which needs neither Python nor TensorFlow.
 
@@ -125,7 +126,7 @@ def compile_library(
     its sizes. All of them use the same weights.
 
     Args:
-      path: the folder to write; it must not exist.
+      path: the folder to write, which must not exist or must be empty.
       source: the folder of a SavedModel that `save` wrote, the path of a .jaxfn file, or what
         `save` takes as `signatures`: a Signature, a function, or a mapping of them by name.
       params: the weights of functions, as in `save`.
@@ -143,6 +144,7 @@ def compile_library(
         processor of the architecture. Programs for a newer one are faster.
       multithreading: whether large products of matrices and convolutions use several threads.
       shared: whether to build NAME.so with this machine's compiler, for `load_library`.
+      overwrite: whether to replace a library at `path`.
 
     Returns:
       A description of the library: paths, compiled sizes, and sizes in bytes. Print it.
@@ -156,6 +158,7 @@ def compile_library(
       MissingDependencyError: TensorFlow is not installed.
       ModuleError: the installed TensorFlow has no suitable tfcompile, or the compiler fails.
       ExportError: an export fails, as in `export`.
+      FileExistsError: `path` exists and may not be replaced.
       OSError: a file cannot be read or written.
 
     >>> import tempfile, numpy as np
@@ -174,7 +177,7 @@ def compile_library(
            [3., 3.]], dtype=float32)}
     """
     folder = Path(path)
-    _check_free(folder)
+    check_free(folder, overwrite=overwrite, has=_MARKER)
     name = _check_name(name, folder)
     if shared and target_triple is not None:
         raise SavingError(
@@ -193,7 +196,7 @@ def compile_library(
         interface = read_interface(model, name, signatures, sizes)
         tensorflow = _find_tensorflow()
         check_interrupts()
-        with whole_directory(folder, has=_MARKER) as staged:
+        with whole_directory(folder, overwrite=overwrite, has=_MARKER) as staged:
             target = Path(staged)
             files = _Files(target, interface, weights, triple, target_cpu, multithreading)
             files.write(tensorflow, model, Path(temporary))
@@ -209,14 +212,6 @@ def compile_library(
         object_bytes=sum(f.stat().st_size for f in (folder / "programs").glob("*.o")),
         weights_bytes=interface.weights_size,
     )
-
-
-def _check_free(folder: Path) -> None:
-    try:
-        check_free(folder, overwrite=False)
-    except FileExistsError:  # its text names `overwrite`, which only other functions take
-        text = "is there already. Remove it, or name a new folder"
-        raise make_path_error(FileExistsError, errno.EEXIST, text, folder) from None
 
 
 def _check_name(name: str | None, folder: Path) -> str:

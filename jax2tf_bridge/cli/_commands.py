@@ -80,6 +80,11 @@ def add_output(
     )
 
 
+def add_overwrite(parser: argparse.ArgumentParser) -> None:
+    """Adds --overwrite, for commands that write a model."""
+    parser.add_argument("--overwrite", action="store_true", help="replace the model that is there")
+
+
 _JSON_OF_OUTPUT = "print JSON about what was written, as inspect --json does"
 
 

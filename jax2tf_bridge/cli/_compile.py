@@ -13,6 +13,7 @@ from jax2tf_bridge.cli._commands import (
     UsageError,
     add_json,
     add_output,
+    add_overwrite,
     map_signatures,
     named_path,
     print_json,
@@ -122,6 +123,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="build the shared library for this machine, for jax2tf_bridge.load_library",
     )
+    add_overwrite(parser)
     add_json(parser)
 
 
@@ -145,6 +147,7 @@ def _compile(options: argparse.Namespace, console: Console) -> None:
             target_cpu=options.target_cpu,
             multithreading=options.multithreading,
             shared=options.shared,
+            overwrite=options.overwrite,
         )
     if options.json:
         print_json(library.as_json())
@@ -169,7 +172,9 @@ def _write_open(options: argparse.Namespace, console: Console) -> None:
     from jax2tf_bridge.c_library import write_open_library
 
     with console.step(f"writing {options.output}"):
-        write_open_library(files[0][1], options.output, name=options.name)
+        write_open_library(
+            files[0][1], options.output, name=options.name, overwrite=options.overwrite
+        )
     if options.json:
         print_json({"path": str(options.output)})
     else:

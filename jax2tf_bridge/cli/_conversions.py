@@ -16,6 +16,7 @@ from jax2tf_bridge.cli._commands import (
     UsageError,
     add_json,
     add_output,
+    add_overwrite,
     add_updates,
     check_output,
     check_updates,
@@ -112,6 +113,7 @@ def _add_litert_options(parser: argparse.ArgumentParser) -> None:
         action="store_false",
         help="do not run the model once in LiteRT and compare it with TensorFlow",
     )
+    add_overwrite(parser)
     add_json(parser)
 
 
@@ -140,6 +142,7 @@ def _write_litert(options: argparse.Namespace, console: Console) -> None:
             quantize=options.quantize,
             representative_data=data,
             verify=options.verify,
+            overwrite=options.overwrite,
         )
     report_output(options, output, [str(model)])
 
@@ -174,7 +177,7 @@ def _add_tfjs_options(parser: argparse.ArgumentParser) -> None:
         help="a file that export wrote; with several files, each needs the name of its signature; "
         "or the folder of a SavedModel",
     )
-    add_output(parser, "FOLDER", "the folder to write")
+    add_output(parser, "DIR", "the folder to write")
     parser.add_argument(
         "--params",
         type=as_path,
@@ -186,9 +189,7 @@ def _add_tfjs_options(parser: argparse.ArgumentParser) -> None:
         choices=("float16", "uint16", "uint8"),
         help="the dtype of stored float32 weights",
     )
-    parser.add_argument(
-        "--overwrite", action="store_true", help="replace the model in the folder, if there is one"
-    )
+    add_overwrite(parser)
     parser.set_defaults(updates_params=(), weight_signatures=())
     add_json(parser, "print a description of the models as JSON")
 
@@ -238,7 +239,7 @@ def _add_onnx_options(parser: argparse.ArgumentParser) -> None:
         metavar=NAMED_PATH,
         help="a file that export wrote; with several files, each needs the name of its signature",
     )
-    add_output(parser, "PATH", "the .onnx file to write; for several functions, the new folder")
+    add_output(parser, "PATH", "the .onnx file to write; for several functions, the folder")
     parser.add_argument(
         "--params",
         type=as_path,
@@ -259,6 +260,7 @@ def _add_onnx_options(parser: argparse.ArgumentParser) -> None:
         help="do not run the model once in ONNX Runtime and compare it with JAX, as far as these "
         "are installed",
     )
+    add_overwrite(parser)
     add_json(parser, "print JSON about what was written")
 
 
@@ -279,7 +281,12 @@ def _write_onnx(options: argparse.Namespace, console: Console) -> None:
 
     with console.step(f"converting to {output}"):
         model = save_onnx(
-            output, functions, params=options.params, opset=options.opset, verify=options.verify
+            output,
+            functions,
+            params=options.params,
+            opset=options.opset,
+            verify=options.verify,
+            overwrite=options.overwrite,
         )
     if options.json:
         print_json(model.as_json())

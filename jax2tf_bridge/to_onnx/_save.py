@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from jax2tf_bridge.errors import (
     Message,
     MissingDependencyError,
     SavingError,
-    make_path_error,
 )
 from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.signatures import (
@@ -131,6 +129,7 @@ def save_onnx(
     opset: int = 18,
     platforms: Sequence[str] | None = None,
     verify: bool = True,
+    overwrite: bool = False,
 ) -> OnnxModel:
     """Writes an ONNX model of a function, or one model for each of several functions.
 
@@ -140,8 +139,8 @@ def save_onnx(
     Needs the packages onnx, and JAX for JAX functions.
 
     Args:
-      path: the file; an existing file is replaced when the new one is complete. For several
-        functions, a new folder for the files NAME.onnx and one file with the weights of all.
+      path: the file, which must not exist. For several functions, a folder for the files NAME.onnx
+        and one file with the weights of all, which must not exist or must be empty.
       signatures: a function, or a mapping from names to functions, as in `save`. Each function is a
         Signature, a JAX function, a PortableFunction, or the path of a .jaxfn file.
       params: the weights, as in `save`. Those of more than 1.9 GB, and those of several functions,
@@ -151,6 +150,7 @@ def save_onnx(
       verify: whether to run each model once in ONNX Runtime, if it is installed, and to compare it
         with JAX, if that is installed. The inputs are `args` and `example` of the Signature, or
         else random floats and zeros, with open sizes of 2.
+      overwrite: whether to replace a file or a folder of models at `path`; a folder on disk only.
 
     Returns:
       A description of the models. Print it.
@@ -164,6 +164,7 @@ def save_onnx(
       FileFormatError: `params` is a file of another format, or is damaged.
       ExportError: an export fails, as in `export`.
       MissingDependencyError: onnx is not installed.
+      FileExistsError: `path` exists and may not be replaced.
       OSError: the file cannot be written; `path` is checked before any work.
 
     >>> import tempfile, numpy as np
@@ -184,9 +185,9 @@ def save_onnx(
         )
     is_single = not isinstance(signatures, Mapping) or len(signatures) == 1
     if is_single:
-        check_file_path(path, bytes_of="save_onnx")
+        check_file_path(path, bytes_of="save_onnx", overwrite=overwrite)
     else:
-        _check_new_folder(path)
+        check_free(as_path(path), overwrite=overwrite, has=_DATA_FILE)
     with reraise_interrupts() as check_interrupts, open_params(params) as weights:
         prepared = prepare(signatures, weights, platforms, Target.converters())
         for name, each in prepared.items():
@@ -199,18 +200,9 @@ def save_onnx(
             )
             check_interrupts()
         if not is_single:
-            return _write_folder(path, functions, opset, verify=verify)
+            return _write_folder(path, functions, opset, verify=verify, overwrite=overwrite)
         ((name, function),) = functions.items()
-        return _write_file(path, name, function, opset, verify=verify)
-
-
-def _check_new_folder(path: str | os.PathLike[str]) -> None:
-    place = as_path(path)
-    try:
-        check_free(place, overwrite=False)
-    except FileExistsError:  # its text names `overwrite`, which only other functions take
-        text = "is there already. Remove it, or name a new folder"
-        raise make_path_error(FileExistsError, errno.EEXIST, text, place) from None
+        return _write_file(path, name, function, opset, verify=verify, overwrite=overwrite)
 
 
 def _import_onnx() -> None:
@@ -338,7 +330,13 @@ def _describe(
 
 
 def _write_file(
-    path: str | os.PathLike[str], name: str, function: _NamedFunction, opset: int, *, verify: bool
+    path: str | os.PathLike[str],
+    name: str,
+    function: _NamedFunction,
+    opset: int,
+    *,
+    verify: bool,
+    overwrite: bool,
 ) -> OnnxModel:
     size = sum(array.nbytes for _, array in function.weights.values())
     place = as_path(path)
@@ -347,7 +345,9 @@ def _write_file(
         external = None
         if size > _MAX_BYTES:
             beside = place.parent / data_name
-            file = stack.enter_context(replace_file_at(beside, bytes_of="save_onnx"))
+            file = stack.enter_context(
+                replace_file_at(beside, bytes_of="save_onnx", overwrite=overwrite)
+            )
             external = ExternalData(data_name, file)
         model = _convert(function, opset, external)
         data = model.SerializeToString()
@@ -357,7 +357,7 @@ def _write_file(
             checked = function.check(data, name)
         else:  # ONNX Runtime reads weights at the final path, which may hold others now
             checked = CheckedModel("not run: its weights are in another file")
-    with replace_file_at(path, bytes_of="save_onnx") as file:
+    with replace_file_at(path, bytes_of="save_onnx", overwrite=overwrite) as file:
         file.write(data)
     described = _describe(place, function, len(data), checked)
     return OnnxModel(place, {name: described}, external.size if external else 0, opset)
@@ -369,10 +369,11 @@ def _write_folder(
     opset: int,
     *,
     verify: bool,
+    overwrite: bool,
 ) -> OnnxModel:
     described: dict[str, OnnxSignature] = {}
     place = as_path(path)
-    with whole_directory(place, has=_DATA_FILE) as folder:
+    with whole_directory(place, overwrite=overwrite, has=_DATA_FILE) as folder:
         folder.mkdir()
         with (folder / _DATA_FILE).open("wb") as file:
             external = ExternalData(_DATA_FILE, file)
