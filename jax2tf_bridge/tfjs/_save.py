@@ -273,7 +273,7 @@ def _save_functions(
             name: replace(each, function=replace(each.function, target=_TARGET))
             for name, each in portables.items()
         }
-        options = SaveOptions(trainable=False, vjp_order=0, warm_up=False)
+        options = SaveOptions(trainable=False, vjp_order=0, warm_up=False, shares_names=True)
         saved = save_functions(folder, naming_lines, keys_as_words(weights), options)
     return {name: (each.inputs, each.outputs) for name, each in saved.signatures.items()}
 

@@ -5,7 +5,7 @@
     python -m tests.models.consumers --measure --only onnx    in ONNX Runtime alone
     python -m tests.models.consumers --measure --times        the times as well
 
-Measuring runs slow tests. Times are right on a machine only that does nothing else.
+Measuring runs slow tests. Measure times on a machine that does nothing else.
 """
 
 from __future__ import annotations
