@@ -124,8 +124,8 @@ def _tabulate_formats() -> str:
     heads = ("format", "command", "package", "open sizes", "dtypes", "gradients", "quantisation")
     rows = [f"| {' | '.join(heads)} | error |", "|---" * (len(heads) + 1) + "|"]
     for each in FORMATS:
-        cells = (f"[{each.name}]({each.page})", f"`{each.command}`", each.package)
-        cells += (each.open_sizes, each.dtypes, each.gradients, each.quantisation)
+        cells = [f"[{each.name}]({each.page})", f"`{each.command}`", each.package]
+        cells += [each.open_sizes, each.dtypes, each.gradients, each.quantisation]
         rows.append(f"| {' | '.join(cells)} | {_summarise_errors(each)} |")
     return "\n".join(rows)
 
