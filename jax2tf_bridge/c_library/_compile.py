@@ -37,7 +37,7 @@ from jax2tf_bridge.errors import (
 )
 from jax2tf_bridge.saved_model import SERVING_DEFAULT
 from jax2tf_bridge.signatures import find_model
-from jax2tf_bridge.storage import as_path, check_new_folder, on_disk, whole_directory
+from jax2tf_bridge.storage import as_path, check_free, on_disk, whole_directory
 
 if TYPE_CHECKING:
     from jax2tf_bridge.signatures import Signatures
@@ -50,7 +50,7 @@ _TRIPLES = {
     ("Darwin", "arm64"): "aarch64-apple-darwin",
     ("Darwin", "x86_64"): "x86_64-apple-darwin",
 }
-_MARKER = "CMakeLists.txt"
+_MARKER = "runtime/bridge_program.h"
 """File that every library has."""
 
 _OLDEST = (2, 21)
@@ -118,6 +118,7 @@ def compile_library(
     target_cpu: str = "",
     multithreading: bool = False,
     shared: bool = False,
+    overwrite: bool = False,
 ) -> CompiledLibrary:
     """Compiles functions to a folder with a C library, which needs neither Python nor TensorFlow.
 
@@ -126,7 +127,7 @@ def compile_library(
     its sizes. All of them use the same weights.
 
     Args:
-      path: the folder to write; it must not exist.
+      path: the folder to write, which must not exist or must be empty.
       source: the folder of a SavedModel that `save` wrote, the path of a .jaxfn file, or what
         `save` takes as `signatures`: a Signature, a function, or a mapping of them by name.
       params: the weights of functions, as in `save`.
@@ -144,6 +145,7 @@ def compile_library(
         processor of the architecture. Programs for a newer one are faster.
       multithreading: whether large products of matrices and convolutions use several threads.
       shared: whether to build NAME.so with this machine's compiler, for `load_library`.
+      overwrite: whether to replace a library at `path`.
 
     Returns:
       A description of the library: paths, compiled sizes, and sizes in bytes. Print it.
@@ -157,6 +159,7 @@ def compile_library(
       MissingDependencyError: TensorFlow is not installed.
       ModuleError: the installed TensorFlow has no suitable tfcompile, or the compiler fails.
       ExportError: an export fails, as in `export`.
+      FileExistsError: `path` exists and may not be replaced.
       OSError: a file cannot be read or written.
 
     >>> import tempfile, numpy as np
@@ -175,7 +178,7 @@ def compile_library(
            [3., 3.]], dtype=float32)}
     """
     folder = Path(path)
-    check_new_folder(folder)
+    check_free(folder, overwrite=overwrite, has=_MARKER)
     name = _check_name(name, folder)
     if shared and target_triple is not None:
         raise SavingError(
@@ -194,7 +197,7 @@ def compile_library(
         interface = read_interface(model, name, signatures, sizes)
         tensorflow = _find_tensorflow()
         check_interrupts()
-        with whole_directory(folder, has=_MARKER) as staged:
+        with whole_directory(folder, overwrite=overwrite, has=_MARKER) as staged:
             target = Path(staged)
             files = _Files(target, interface, weights, triple, target_cpu, multithreading)
             files.write(tensorflow, model, Path(temporary))

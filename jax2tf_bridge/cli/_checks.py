@@ -145,17 +145,17 @@ def _add_verify_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--runtime",
-        choices=("tensorflow", "litert", "onnx", "openvino"),
+        choices=("tensorflow", "litert", "onnx", "openvino", "tfjs"),
         default="tensorflow",
         help="what runs the model (default tensorflow); all others compare values only",
     )
     parser.add_argument(
         "--model",
         type=Path,
-        metavar="FILE",
+        metavar="PATH",
         help="the model that --runtime runs, converted from the SavedModel: a .tflite file for "
-        "litert, an .onnx file for onnx; openvino takes an .xml or .onnx file, or by default the "
-        "SavedModel",
+        "litert, an .onnx file for onnx, the folder of a graph model for tfjs; openvino takes an "
+        ".xml or .onnx file, or by default the SavedModel",
     )
     parser.add_argument(
         "--latency", action="store_true", help="also measure how long calls take, which takes time"

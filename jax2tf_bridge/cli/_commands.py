@@ -107,6 +107,11 @@ def add_params(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_overwrite(parser: argparse.ArgumentParser) -> None:
+    """Adds --overwrite, for commands that write a model."""
+    parser.add_argument("--overwrite", action="store_true", help="replace the model that is there")
+
+
 _JSON_OF_OUTPUT = "print JSON about what was written, as inspect --json does"
 
 

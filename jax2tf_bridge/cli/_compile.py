@@ -13,6 +13,7 @@ from jax2tf_bridge.cli._commands import (
     add_functions,
     add_json,
     add_output,
+    add_overwrite,
     add_params,
     find_model_folder,
     print_json,
@@ -112,6 +113,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="build the shared library for this machine, for jax2tf_bridge.load_library",
     )
+    add_overwrite(parser)
     add_json(parser)
 
 
@@ -135,6 +137,7 @@ def _compile(options: argparse.Namespace, console: Console) -> None:
             target_cpu=options.target_cpu,
             multithreading=options.multithreading,
             shared=options.shared,
+            overwrite=options.overwrite,
         )
     print_result(options, library)
 
@@ -156,7 +159,9 @@ def _write_open(options: argparse.Namespace, console: Console) -> None:
     from jax2tf_bridge.c_library import write_open_library
 
     with console.step(f"writing {options.output}"):
-        write_open_library(files[0][1], options.output, name=options.name)
+        write_open_library(
+            files[0][1], options.output, name=options.name, overwrite=options.overwrite
+        )
     if options.json:
         print_json({"path": str(options.output)})
     else:

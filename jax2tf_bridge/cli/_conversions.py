@@ -13,6 +13,7 @@ from jax2tf_bridge.cli._commands import (
     add_functions,
     add_json,
     add_output,
+    add_overwrite,
     add_params,
     add_updates,
     check_output,
@@ -100,6 +101,7 @@ def _add_litert_options(parser: argparse.ArgumentParser) -> None:
         action="store_false",
         help="do not run the model once in LiteRT and compare it with TensorFlow",
     )
+    add_overwrite(parser)
     add_json(parser)
 
 
@@ -128,6 +130,7 @@ def _write_litert(options: argparse.Namespace, console: Console) -> None:
             quantize=options.quantize,
             representative_data=data,
             verify=options.verify,
+            overwrite=options.overwrite,
         )
     report_output(options, output, [str(model)])
 
@@ -149,16 +152,14 @@ def _read_functions(options: argparse.Namespace) -> AnyPath | dict[str, Portable
 
 def _add_tfjs_options(parser: argparse.ArgumentParser) -> None:
     add_functions(parser, takes_model=True)
-    add_output(parser, "FOLDER", "the folder to write")
+    add_output(parser, "DIR", "the folder to write")
     add_params(parser)
     parser.add_argument(
         "--quantize",
         choices=("float16", "uint16", "uint8"),
         help="the dtype of stored float32 weights",
     )
-    parser.add_argument(
-        "--overwrite", action="store_true", help="replace the model in the folder, if there is one"
-    )
+    add_overwrite(parser)
     parser.set_defaults(updates_params=(), weight_signatures=())
     add_json(parser, "print a description of the models as JSON")
 
@@ -197,7 +198,7 @@ def _read_samples(file: AnyPath) -> list[Mapping[str, Any]]:
 
 def _add_onnx_options(parser: argparse.ArgumentParser) -> None:
     add_functions(parser)
-    add_output(parser, "PATH", "the .onnx file to write; for several functions, the new folder")
+    add_output(parser, "PATH", "the .onnx file to write; for several functions, the folder")
     add_params(parser)
     parser.add_argument(
         "--opset",
@@ -218,6 +219,7 @@ def _add_onnx_options(parser: argparse.ArgumentParser) -> None:
         help="do not run the model once in ONNX Runtime and compare it with JAX, as far as these "
         "are installed",
     )
+    add_overwrite(parser)
     add_json(parser, "print JSON about what was written")
 
 
@@ -244,6 +246,7 @@ def _write_onnx(options: argparse.Namespace, console: Console) -> None:
             opset=options.opset,
             functions=options.functions,
             verify=options.verify,
+            overwrite=options.overwrite,
         )
     print_result(options, model)
 

@@ -19,6 +19,7 @@ from jax2tf_bridge.cli._commands import (
     add_json,
     add_no_xla,
     add_output,
+    add_overwrite,
     add_params,
     add_updates,
     check_updates,
@@ -80,9 +81,7 @@ examples:
 def _add_save_options(parser: argparse.ArgumentParser) -> None:
     add_functions(parser)
     add_output(parser, "DIR", "the folder to write; a failed command changes nothing")
-    parser.add_argument(
-        "--overwrite", action="store_true", help="replace the SavedModel that is there"
-    )
+    add_overwrite(parser)
     _add_common_options(parser)
     add_json(parser)
 

@@ -78,6 +78,7 @@ def save_litert(
     representative_data: Mapping[str, Iterable[Any]] | Iterable[Any] | None = None,
     platforms: Sequence[str] | None = None,
     verify: bool = True,
+    overwrite: bool = False,
 ) -> LiteRTModel:
     """Writes a LiteRT model, a .tflite file of LiteRT's built-in operations.
 
@@ -85,7 +86,7 @@ def save_litert(
     signature runner accepts arrays of any size. LiteRT does not check requirements on sizes.
 
     Args:
-      path: the file. An existing file is replaced when the new one is complete.
+      path: the file, which must not exist.
       signatures: a function, which becomes "serving_default", or a mapping from signature names to
         functions, as in `save`. Each function is a Signature, a JAX function, a PortableFunction,
         or the path of a .jaxfn file. Or the folder of a SavedModel, to convert all its signatures.
@@ -105,6 +106,7 @@ def save_litert(
       verify: whether to run the model once in LiteRT's interpreter and compare it with TensorFlow.
         The inputs are `args` and `example` of the Signature, or else random floats and zeros, with
         open sizes of 2. A quantized model is only checked for NaN and infinity.
+      overwrite: whether to replace a file at `path`, once the new one is complete.
 
     Returns:
       A description of the model: signatures and size. Print it.
@@ -119,6 +121,7 @@ def save_litert(
       FileFormatError: `params` is a file of another format, or is damaged.
       ModuleError: TensorFlow has no operation for an operation of a portable function.
       ExportError: an export fails, as in `export`.
+      FileExistsError: `path` exists and may not be replaced.
       OSError: the file cannot be written; `path` is checked before any work.
 
     >>> import tempfile, numpy as np
@@ -133,7 +136,7 @@ def save_litert(
     (x: float32[b,3]) -> (output_0: float32[b,2])
     """
     quantization = Quantization.of(quantize, representative_data)
-    check_file_path(path, bytes_of="save_litert")
+    check_file_path(path, bytes_of="save_litert", overwrite=overwrite)
     source = find_model(signatures, params)
     if source is not None and weight_signatures is not None:
         raise SavingError(
@@ -172,7 +175,7 @@ def save_litert(
             model, answers = _without_unused_inputs(model, answers)
             check_model(data, answers, model.steps, is_quantized=quantize is not None)
     check_interrupts()
-    with replace_file_at(path, bytes_of="save_litert") as file:
+    with replace_file_at(path, bytes_of="save_litert", overwrite=overwrite) as file:
         file.write(data)
     return LiteRTModel(as_path(path), model.signatures, len(data), quantize)
 

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import BinaryIO, TypeAlias, cast
 
-from jax2tf_bridge.errors import make_path_error
+from jax2tf_bridge.errors import Argument, Message, make_path_error
 from jax2tf_bridge.storage import _uploads, _whole_directory
 from jax2tf_bridge.storage._paths import AnyPath, StoragePath, as_path, copy_file, wait_until
 from jax2tf_bridge.storage._staging import staging_folder
@@ -51,7 +51,9 @@ def open_file(path: str | os.PathLike[str]) -> Iterator[tuple[OpenedFile, int | 
 
 
 @contextlib.contextmanager
-def replace_file_at(path: str | os.PathLike[str], *, bytes_of: str) -> Iterator[BinaryIO]:
+def replace_file_at(
+    path: str | os.PathLike[str], *, bytes_of: str, overwrite: bool = True
+) -> Iterator[BinaryIO]:
     """Opens a new file for writing, which appears at `path` complete or not at all.
 
     If the block raises, the old file stays. On disk, the file is synced at the end, and gets the
@@ -60,13 +62,14 @@ def replace_file_at(path: str | os.PathLike[str], *, bytes_of: str) -> Iterator[
     Args:
       path: the file; if it is a link, its target is replaced.
       bytes_of: the name of a function that returns the bytes, for the advice in messages.
+      overwrite: whether a file that exists is replaced.
 
     Raises:
-      FileExistsError: `path` is not a regular file.
+      FileExistsError: `path` is not a regular file, or exists and may not be replaced.
       FileNotFoundError: its folder does not exist.
       OSError: the file cannot be written; the error has the path as it was given.
     """
-    check_file_path(path, bytes_of=bytes_of)
+    check_file_path(path, bytes_of=bytes_of, overwrite=overwrite)
     place = as_path(path)
     if isinstance(place, StoragePath):
         replacement = _replace_stored(place)
@@ -82,7 +85,7 @@ def replace_file_at(path: str | os.PathLike[str], *, bytes_of: str) -> Iterator[
         raise
 
 
-def check_file_path(path: str | os.PathLike[str], *, bytes_of: str) -> None:
+def check_file_path(path: str | os.PathLike[str], *, bytes_of: str, overwrite: bool = True) -> None:
     """Raises, before any work, if `replace_file_at` would refuse `path`."""
     place = as_path(path)
     if isinstance(place, StoragePath):
@@ -90,6 +93,7 @@ def check_file_path(path: str | os.PathLike[str], *, bytes_of: str) -> None:
             text = "is there and is a folder: name a file to write"
             raise make_path_error(FileExistsError, errno.EEXIST, text, place)
         place.check_is_below()
+        _check_overwrite(place, overwrite=overwrite)
         return
     target = Path(os.path.realpath(place))
     if target.is_dir():
@@ -109,6 +113,13 @@ def check_file_path(path: str | os.PathLike[str], *, bytes_of: str) -> None:
     if not target.parent.exists():
         text = f"cannot be written: there is no folder {place.parent}. Create it first"
         raise make_path_error(FileNotFoundError, errno.ENOENT, text, place)
+    _check_overwrite(place, overwrite=overwrite)
+
+
+def _check_overwrite(place: AnyPath, *, overwrite: bool) -> None:
+    if not overwrite and place.exists():
+        problem = Message("is there already; ", Argument("overwrite", True), " replaces it")
+        raise make_path_error(FileExistsError, errno.EEXIST, problem, place)
 
 
 @contextlib.contextmanager
@@ -183,15 +194,6 @@ def check_free(path: AnyPath, *, overwrite: bool, has: str | None = None) -> Non
         _uploads.check_free_upload(path, overwrite=overwrite)
     else:
         _whole_directory.check_free(path, overwrite=overwrite, has=has)
-
-
-def check_new_folder(path: AnyPath) -> None:
-    """Raises if `path` is not a new or empty folder, for functions without `overwrite`."""
-    try:
-        check_free(path, overwrite=False)
-    except FileExistsError:  # its text names `overwrite`
-        text = "is there already. Remove it, or name a new folder"
-        raise make_path_error(FileExistsError, errno.EEXIST, text, path) from None
 
 
 @contextlib.contextmanager

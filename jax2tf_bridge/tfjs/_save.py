@@ -243,7 +243,7 @@ def _save_functions(
     with open_params(params) as weights:
         because = "TensorFlow.js compiles no sizes and fills in no inputs"
         exported = export_signatures(signatures, weights, platforms, _TARGET, because)
-        options = SaveOptions(trainable=False, vjp_order=0, warm_up=False)
+        options = SaveOptions(trainable=False, vjp_order=0, warm_up=False, shares_names=True)
         saved = save_functions(folder, exported, keys_as_words(weights), options)
     return {name: (each.inputs, each.outputs) for name, each in saved.signatures.items()}
 

@@ -38,7 +38,7 @@ from jax2tf_bridge.storage import (
     AnyPath,
     as_path,
     check_file_path,
-    check_new_folder,
+    check_free,
     replace_file_at,
     whole_directory,
 )
@@ -133,6 +133,7 @@ def save_onnx(
     functions: bool = False,
     platforms: Sequence[str] | None = None,
     verify: bool = True,
+    overwrite: bool = False,
 ) -> OnnxModel:
     """Writes an ONNX model of a function, or one model for each of several functions.
 
@@ -142,8 +143,8 @@ def save_onnx(
     Needs the package onnx, and JAX for JAX functions.
 
     Args:
-      path: the file; an existing file is replaced when the new one is complete. For several
-        functions, a new folder for the files NAME.onnx and one file with the weights of all.
+      path: the file, which must not exist. For several functions, a folder for the files NAME.onnx
+        and one file with the weights of all, which must not exist or must be empty.
       signatures: a function, or a mapping from names to functions, as in `save`. Each function is a
         Signature, a JAX function, a PortableFunction, or the path of a .jaxfn file.
       params: the weights, as in `save`. Those of more than 1.9 GB, and those of several functions,
@@ -157,6 +158,7 @@ def save_onnx(
       verify: whether to run each model once in ONNX Runtime, if it is installed, and to compare it
         with JAX, if that is installed. The inputs are `args` and `example` of the Signature, or
         else random floats and zeros, with open sizes of 2.
+      overwrite: whether to replace a file or a folder of models at `path`; a folder on disk only.
 
     Returns:
       A description of the models. Print it.
@@ -170,6 +172,7 @@ def save_onnx(
       FileFormatError: `params` is a file of another format, or is damaged.
       ExportError: an export fails, as in `export`.
       MissingDependencyError: onnx is not installed.
+      FileExistsError: `path` exists and may not be replaced.
       OSError: the file cannot be written; `path` is checked before any work.
 
     >>> import tempfile, numpy as np
@@ -190,9 +193,9 @@ def save_onnx(
         )
     is_single = not isinstance(signatures, Mapping) or len(signatures) == 1
     if is_single:
-        check_file_path(path, bytes_of="save_onnx")
+        check_file_path(path, bytes_of="save_onnx", overwrite=overwrite)
     else:
-        check_new_folder(as_path(path))
+        check_free(as_path(path), overwrite=overwrite, has=_DATA_FILE)
     with reraise_interrupts() as check_interrupts, open_params(params) as weights:
         exported = export_signatures(
             signatures,
@@ -211,10 +214,14 @@ def save_onnx(
         }
         convert = functools.partial(_NamedFunction.convert, opset=opset, functions=functions)
         if not is_single:
-            described, external_size = _write_folder(path, named, convert, verify=verify)
+            described, external_size = _write_folder(
+                path, named, convert, verify=verify, overwrite=overwrite
+            )
         else:
             ((name, function),) = named.items()
-            signature, external_size = _write_file(path, name, function, convert, verify=verify)
+            signature, external_size = _write_file(
+                path, name, function, convert, verify=verify, overwrite=overwrite
+            )
             described = {name: signature}
         return OnnxModel(as_path(path), described, external_size, opset)
 
@@ -337,6 +344,7 @@ def _write_file(
     convert: _Convert,
     *,
     verify: bool,
+    overwrite: bool,
 ) -> tuple[OnnxSignature, int]:
     """Writes one model; returns its description and the size of the file with its weights."""
     size = sum(array.nbytes for _, array in function.weights.values())
@@ -346,7 +354,9 @@ def _write_file(
         external = None
         if size > _MAX_BYTES:
             beside = place.parent / data_name
-            weights = stack.enter_context(replace_file_at(beside, bytes_of="save_onnx"))
+            weights = stack.enter_context(
+                replace_file_at(beside, bytes_of="save_onnx", overwrite=overwrite)
+            )
             external = ExternalData(data_name, weights)
         model = convert(function, external)
         data = model.SerializeToString()
@@ -359,7 +369,7 @@ def _write_file(
             checked = _check_with_weights_at(Path(weights.name), model, name, function)
         else:
             checked = "not run: its weights are not on this machine's disk"
-    with replace_file_at(path, bytes_of="save_onnx") as file:
+    with replace_file_at(path, bytes_of="save_onnx", overwrite=overwrite) as file:
         file.write(data)
     described = function.describe(place, len(data), checked)
     return described, external.size if external else 0
@@ -387,11 +397,12 @@ def _write_folder(
     convert: _Convert,
     *,
     verify: bool,
+    overwrite: bool,
 ) -> tuple[dict[str, OnnxSignature], int]:
     """Writes several models; returns their descriptions and the size of the file of weights."""
     described: dict[str, OnnxSignature] = {}
     place = as_path(path)
-    with whole_directory(place, has=_DATA_FILE) as folder:
+    with whole_directory(place, overwrite=overwrite, has=_DATA_FILE) as folder:
         folder.mkdir()
         with (folder / _DATA_FILE).open("wb") as file:
             external = ExternalData(_DATA_FILE, file)

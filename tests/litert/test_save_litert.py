@@ -121,7 +121,7 @@ def test_a_saved_model_gives_its_signatures(tmp_path: Path) -> None:
     both = {"for_xla": None, "without_xla": Target.widest(xla=False)}
     for name, target in both.items():
         save(tmp_path / name, SIGNATURES, params=PARAMS, target=target, vjp_order=0)
-        saved = save_litert(tmp_path / "a.tflite", tmp_path / name)
+        saved = save_litert(tmp_path / f"{name}.tflite", tmp_path / name)
         assert list(saved.signatures) == ["classify", "embed"]
         assert str(saved.signatures["embed"]) == (
             "(scale: float32[], x: float32[?,64]) -> (output_0: float32[?,64])"
@@ -157,7 +157,9 @@ def test_what_has_no_built_in_operation(tmp_path: Path) -> None:
     (tmp_path / "a.tflite").write_bytes(b"old")
     with pytest.raises(UnsupportedByTargetError) as caught:
         save_litert(
-            tmp_path / "a.tflite", {n: Signature(f, args=[X]) for n, f in signatures.items()}
+            tmp_path / "a.tflite",
+            {n: Signature(f, args=[X]) for n, f in signatures.items()},
+            overwrite=True,
         )
     assert str(caught.value) == (
         "LiteRT has no built-in operation for:\n"
@@ -170,6 +172,21 @@ def test_what_has_no_built_in_operation(tmp_path: Path) -> None:
         f"test_save_litert.py:{line}",
     )
     assert (tmp_path / "a.tflite").read_bytes() == b"old"
+
+
+def test_an_existing_file_is_replaced_if_asked_for(tmp_path: Path) -> None:
+    def untraceable(x: Any) -> Any:
+        raise AssertionError("it was traced")
+
+    path = tmp_path / "a.tflite"
+    path.write_bytes(b"old")
+    with pytest.raises(FileExistsError) as caught:
+        save_litert(path, Signature(untraceable, args=[X]))
+    assert str(caught.value) == f"{path} is there already; overwrite=True replaces it"
+    assert path.read_bytes() == b"old"
+    saved = save_litert(path, Signature(lambda x: x + 1, args=[X]), overwrite=True)
+    (got,) = interpreter(saved.path).get_signature_runner()(x=X).values()
+    np.testing.assert_array_equal(got, X + 1)
 
 
 def test_the_dtype_of_what_is_lacking_is_not_that_of_flags(tmp_path: Path) -> None:

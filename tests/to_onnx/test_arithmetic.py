@@ -28,10 +28,11 @@ def _compute(
         return [function(*values) for function in functions.values()]
 
     with jax.enable_x64(True):
-        saved = save_onnx(folder / "m.onnx", Signature(every, args=list(args)), verify=False)
+        signature = Signature(every, args=list(args))
+        saved = save_onnx(folder / "m.onnx", signature, verify=False, overwrite=True)
         want = [*map(np.asarray, jax.jit(every)(*args))]
-    ((_, signature),) = saved.signatures.items()
-    got = run(saved.path, dict(zip(signature.inputs, map(parts, args), strict=True)))
+    (served,) = saved.signatures.values()
+    got = run(saved.path, dict(zip(served.inputs, map(parts, args), strict=True)))
     by_name = [dict(zip(functions, arrays, strict=True)) for arrays in (got.values(), want)]
     return by_name[0], by_name[1]
 

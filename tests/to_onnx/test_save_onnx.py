@@ -167,11 +167,16 @@ def test_weights_too_large_for_a_file(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [*(tmp_path / "other").iterdir()] == []
 
 
-def test_an_existing_file_is_replaced(tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
+def test_an_existing_model_is_replaced_if_asked_for(tmp_path: Path) -> None:
+    path, signature = tmp_path / "model.onnx", Signature(lambda x: x + 1, args=[X])
     path.write_text("older")
-    save_onnx(path, Signature(lambda x: x + 1, args=[X]))
+    save_onnx(path, signature, overwrite=True)
     np.testing.assert_array_equal(run(path, {"x": X})["output_0"], X + 1)
+    folder, pair = tmp_path / "models", {"a": signature, "b": signature}
+    save_onnx(folder, pair)
+    (folder / "a.onnx").write_text("older")
+    save_onnx(folder, pair, overwrite=True)
+    np.testing.assert_array_equal(run(folder / "a.onnx", {"x": X})["output_0"], X + 1)
 
 
 def _mixed(key: Any, z: Any, half: Any) -> dict[str, Any]:
@@ -379,9 +384,16 @@ def test_a_place_that_cannot_be_written_is_refused_before_any_work(tmp_path: Pat
     with pytest.raises(FileExistsError, match="is a folder"):
         save_onnx(tmp_path, signature)
     (tmp_path / "older.onnx").touch()
-    text = f"{tmp_path} is there already. Remove it, or name a new folder"
+    for path, signatures in (
+        (tmp_path / "older.onnx", signature),
+        (tmp_path, {"a": signature, "b": signature}),
+    ):
+        text = f"{path} is there already; overwrite=True replaces it"
+        with pytest.raises(FileExistsError, match=f"^{re.escape(text)}$"):
+            save_onnx(path, signatures)
+    text = f"{tmp_path} is not replaced: it has other contents, and no weights.data"
     with pytest.raises(FileExistsError, match=f"^{re.escape(text)}$"):
-        save_onnx(tmp_path, {"a": signature, "b": signature})
+        save_onnx(tmp_path, {"a": signature, "b": signature}, overwrite=True)
     with pytest.raises(NotADirectoryError, match="is not a folder"):
         save_onnx(tmp_path / "older.onnx", {"a": signature, "b": signature})
 

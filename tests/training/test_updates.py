@@ -304,7 +304,7 @@ def test_litert_runs_the_steps_of_a_saved_model(tmp_path: Path) -> None:
     written = save_litert(tmp_path / "m.tflite", tmp_path / "m")
     assert list(written.signatures) == ["step"]
     with pytest.raises(SavingError, match="weight_signatures are for functions"):
-        save_litert(tmp_path / "m.tflite", tmp_path / "m", weight_signatures=["get_weights"])
+        save_litert(tmp_path / "n.tflite", tmp_path / "m", weight_signatures=["get_weights"])
     step = interpreter(written.path).get_signature_runner("step")
     for _ in range(2):
         np.testing.assert_array_equal(step(x=X)["output_0"], np.full((4, 2), 3.0))
@@ -563,7 +563,8 @@ def test_litert_quantizes_what_a_step_does_not_compute(tmp_path: Path) -> None:
     }
 
     def write(signatures: Any, **options: Any) -> Any:
-        return save_litert(tmp_path / "m.tflite", signatures, quantize="int8", **options)
+        path = tmp_path / "m.tflite"
+        return save_litert(path, signatures, quantize="int8", overwrite=True, **options)
 
     written = write(signatures, params=params, representative_data=[x, -x])
     assert [str(written.signatures[name]) for name in ("predict", "get_weights")] == [

@@ -177,7 +177,7 @@ WRONG = (
     (
         {"model": "model.tflite"},
         "TensorFlow runs the SavedModel itself, so it takes no model. Remove it, or name another "
-        "runtime: litert, onnx, openvino.",
+        "runtime: litert, onnx, openvino, tfjs.",
     ),
     (
         {"runtime": "openvino", "rounds": 3},
