@@ -180,8 +180,10 @@ class Scope:
 
     def array(self, value: Value) -> Array:
         """Returns the array of a value."""
-        assert value in self._values, "operands come after what makes them"
-        return self._values[value]
+        for values in self._values.maps:  # faster than the lookup of a ChainMap
+            if value in values:
+                return values[value]
+        raise AssertionError("operands come after what makes them")
 
     def fail(self, operation: Operation, reason: str) -> NoReturn:
         """Raises the error for an operation that TensorFlow cannot express.

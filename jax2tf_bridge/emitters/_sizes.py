@@ -29,9 +29,11 @@ class Cache:
 
     def get_or_make(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """Returns the object of a key; makes it if missing."""
-        if key not in self._objects:
-            self._objects[key] = make()
-        return self._objects[key]
+        for objects in self._objects.maps:  # faster than the lookup of a ChainMap
+            if key in objects:
+                return objects[key]
+        self._objects[key] = new = make()
+        return new
 
     def add(self, key: Hashable, value: Any) -> None:
         """Adds an object that exists."""
@@ -254,7 +256,7 @@ class Sizes:
         return symbolic_dim_bounds(dimension, self._constraints, ranges=ranges)
 
     def _range(self, name: str) -> tuple[int, int]:
-        size = self._variables.get(name)
+        size = next((sizes[name] for sizes in self._variables.maps if name in sizes), None)
         return (size, size) if isinstance(size, int) else (1, _MAX_SIZE)
 
     def compare(self, direction: str, left: Dim, right: Dim) -> bool | None:
