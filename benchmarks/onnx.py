@@ -71,7 +71,7 @@ def _as_jax_array(leaf: Any) -> Any:
     return jax.numpy.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
 
 
-class _Call:
+class _ModelCall:
     """A call of a model with the example."""
 
     def __init__(self, path: Path, built: Built) -> None:
@@ -99,12 +99,12 @@ def measure_model(model: Model, folder: Path, rounds: int, *, compares: bool) ->
     built = model.build()
     ours, theirs = folder / f"{model.name}.onnx", folder / f"{model.name}.other.onnx"
     _write_model(model, built, ours)
-    calls: dict[str, Any] = {"bridge": _Call(ours, built)}
+    calls: dict[str, Any] = {"bridge": _ModelCall(ours, built)}
     error = "" if compares else "-"
     if compares:
         try:
             _write_alternative(built, theirs)
-            calls[_ALTERNATIVE] = _Call(theirs, built)
+            calls[_ALTERNATIVE] = _ModelCall(theirs, built)
             calls[_ALTERNATIVE]()
         except Exception as e:  # jax2onnx raises errors of any type for what it lacks
             calls.pop(_ALTERNATIVE, None)

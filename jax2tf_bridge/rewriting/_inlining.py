@@ -58,7 +58,7 @@ class _Inlining:
                 regions = tuple(self._without_calls(each, values) for each in operation.regions)
                 operations.append(with_parts(operation, operands, regions))
                 continue
-            call = _Call(dict(zip(body.arguments, operands, strict=True)), operation.source)
+            call = _CallState(dict(zip(body.arguments, operands, strict=True)), operation.source)
             if operation.callee in self._users_functions:
                 call.calls = (InlinedCall(operation.callee, operation.source),)
             operations += [self._copy(each, call) for each in body.operations[:-1]]
@@ -78,7 +78,7 @@ class _Inlining:
         parts = len(body.arguments), len(body.returned)
         return body if parts == (len(operation.operands), len(operation.results)) else None
 
-    def _copy(self, operation: Operation, call: _Call) -> Operation:
+    def _copy(self, operation: Operation, call: _CallState) -> Operation:
         """Copies an operation of a called function, with new values for its results."""
         self._left -= 1
         results = tuple(Value(value.type) for value in operation.results)
@@ -94,14 +94,14 @@ class _Inlining:
             calls=(*call.calls, *map(call.copy_inner, operation.calls)),
         )
 
-    def _copy_block(self, block: Block, call: _Call) -> Block:
+    def _copy_block(self, block: Block, call: _CallState) -> Block:
         arguments = tuple(Value(value.type) for value in block.arguments)
         call.values.update(zip(block.arguments, arguments, strict=True))
         return Block(arguments, tuple(self._copy(each, call) for each in block.operations))
 
 
 @dataclasses.dataclass
-class _Call:
+class _CallState:
     """A call that is being replaced.
 
     Attributes:
@@ -131,7 +131,7 @@ def _find_users_functions(program: Program) -> frozenset[str]:
     for name, function in program.functions.items():
         lines[name] = set()
         for each in every_operation(function.body.operations):
-            if each.callee is not None:
+            if each.name == "call" and each.callee is not None:
                 callers[each.callee].add(each.source)
             if each.name not in ("constant", "return"):
                 lines[name].add(each.source)

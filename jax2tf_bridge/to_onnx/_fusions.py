@@ -156,12 +156,18 @@ class _Fusing:
             return None
         return [self.make(divide, "ReduceMean", *reduce.inputs, **reduce.attributes)]
 
+    def _is_activation(self, node: Node) -> bool:
+        """Returns whether a value has at most 32 bits; ONNX Runtime rounds activations to them."""
+        return self.tensor(node.outputs[0]).dtype.name in ("float16", "float32")
+
     def fuse_silu(self, multiply: Node) -> Sequence[Node] | None:
         """Computes x / (1 + exp(-x)) by Sigmoid.
 
         ONNX Runtime's Sigmoid is 0 for less than -18, so it replaces no formula whose logarithm may
         be taken.
         """
+        if not self._is_activation(multiply):
+            return None
         for x, factor in self.pairs(multiply.outputs[0], "Mul"):
             total = self._inverse_of(factor)
             exponential = None if total is None else self.without_one(total)
@@ -180,6 +186,8 @@ class _Fusing:
 
     def fuse_gelu(self, multiply: Node) -> Sequence[Node] | None:
         """Computes x / 2 * (1 + tanh(c * (x + 0.044715 * x**3))) with fewer nodes."""
+        if not self._is_activation(multiply):
+            return None
         for x, factor in self.pairs(multiply.outputs[0], "Mul"):
             total = self.without_factor(factor, 0.5)
             tanh = None if total is None else self.without_one(total)

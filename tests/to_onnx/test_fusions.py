@@ -120,6 +120,15 @@ CASES: Mapping[str, _Case] = {
 }
 
 
+def test_gelu_in_double_precision(tmp_path: Path) -> None:
+    """ONNX Runtime's Gelu has constants of 32 bits."""
+    with jax.enable_x64(True):
+        x = X.astype(np.float64) - 3
+        saved = save_onnx(tmp_path / "m.onnx", Signature(jax.nn.gelu, args=[x]), opset=20)
+        (got,) = run(saved.path, {"x": x}).values()
+        np.testing.assert_allclose(got, jax.nn.gelu(x), rtol=1e-10, atol=1e-12)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_formula(name: str, tmp_path: Path) -> None:
     case = CASES[name]

@@ -167,6 +167,19 @@ def test_weights_too_large_for_a_file(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [*(tmp_path / "other").iterdir()] == []
 
 
+def test_weights_that_are_moved_keep_their_names(tmp_path: Path) -> None:
+    """A tied embedding is stored once, though its product has it transposed."""
+    params = {"embed": np.linspace(-1, 1, 600, dtype=np.float32).reshape(200, 3)}
+    tokens = np.array([3, 1], np.int32)
+
+    def score(params: Any, tokens: Any) -> Any:
+        return params["embed"][tokens] @ params["embed"].T
+
+    saved = save_onnx(tmp_path / "m.onnx", Signature(score, args=[tokens]), params=params)
+    large = [w.name for w in _checked(saved.path).graph.initializer if len(w.raw_data) > 1000]
+    assert large == ["embed"]
+
+
 def test_an_existing_model_is_replaced_if_asked_for(tmp_path: Path) -> None:
     path, signature = tmp_path / "model.onnx", Signature(lambda x: x + 1, args=[X])
     path.write_text("older")
