@@ -143,8 +143,8 @@ class Quantization:
         return SavingError(
             Message(
                 f"TensorFlow {tf.__version__}'s converter cannot make int16 of the model's "
-                f"numbers: {str(error).strip().splitlines()[0][:300]}\nLeave this part of the function to "
-                "the caller, or pass ",
+                f"numbers: {str(error).strip().splitlines()[0][:300]}\nLeave this part of the "
+                "function to the caller, or pass ",
                 Argument("quantize", "int8"),
                 ".",
             )
