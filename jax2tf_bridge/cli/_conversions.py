@@ -96,9 +96,9 @@ def _add_litert_options(parser: argparse.ArgumentParser) -> None:
     add_updates(parser)
     parser.add_argument(
         "--quantize",
-        choices=("dynamic_range", "float16", "int8", "int16x8"),
-        help="how to replace float32: by int8 weights, float16 weights, or computing with int8, or "
-        "with int16 and int8 weights",
+        choices=("dynamic_range", "float16", "int8", "int16x8", "as_trained"),
+        help="how to replace float32: by int8 weights, float16 weights, computing with int8, with "
+        "int16 and int8 weights, or with int8 where the function rounds to steps itself",
     )
     parser.add_argument(
         "--representative-data",
@@ -110,8 +110,8 @@ def _add_litert_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--integers-only",
         action="store_true",
-        help="for int8 and int16x8: take and return integers in place of float32, and refuse "
-        "operations on floats in between",
+        help="for int8, int16x8 and as_trained: take and return integers in place of float32, and "
+        "refuse operations on floats in between",
     )
     parser.add_argument(
         "--no-verify",

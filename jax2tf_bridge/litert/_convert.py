@@ -76,7 +76,7 @@ class ConvertedModel:
         served: Mapping[str, Any] | None = None,
         *,
         steps: Collection[str] = (),
-        integers: str | None = None,
+        quantization: Quantization,
     ) -> ConvertedModel:
         """Rewrites the graph of a SavedModel in place.
 
@@ -84,10 +84,10 @@ class ConvertedModel:
           folder: the SavedModel, whose graph is replaced.
           served: the inputs and outputs of its signatures; by default they are read from the graph.
           steps: the signatures that change weights.
-          integers: the dtype of the integers that it will compute with, "int8" or "int16".
+          quantization: the requested quantization.
 
         Raises:
-          SavingError: it has no signature.
+          SavingError: it has no signature, or rounds no numbers for "as_trained".
           ModuleError: the installed TensorFlow has no SavedModel protocol buffer.
         """
         message_class = saved_model_message()
@@ -102,8 +102,9 @@ class ConvertedModel:
         names = sorted(n for n in graph.signature_def if not n.startswith(_INTERNAL))
         if not names:
             raise SavingError("The SavedModel has no signature. Save it with one.")
-        if integers is not None:
-            search_without_nan(graph.graph_def, by_flags=integers == "int8")
+        quantization.check_graph(graph.graph_def)
+        if quantization.integers is not None:
+            search_without_nan(graph.graph_def, by_flags=quantization.integers == "int8")
         with_built_ins(graph.graph_def)
         (folder / GRAPH_FILE).write_bytes(message.SerializeToString(deterministic=True))
         called = {n.name: n.attr["f"].func.name for n in graph.graph_def.node if "f" in n.attr}

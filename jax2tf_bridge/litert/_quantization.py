@@ -22,10 +22,12 @@ from jax2tf_bridge.saving import WEIGHT_SIGNATURES
 from jax2tf_bridge.signatures import ServedArray
 from shape_poly import is_symbolic_dim
 
-KINDS = ("dynamic_range", "float16", "int8", "int16x8")
+KINDS = ("dynamic_range", "float16", "int8", "int16x8", "as_trained")
 _MEASURING = ("int8", "int16x8")
 """Kinds that compute with integers, in ranges of representative inputs."""
 _DATA = "representative_data"
+_ROUNDING = "FakeQuantWithMinMaxVars"
+"""Operation whose ranges TensorFlow's converter takes over."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,8 @@ class Quantization:
 
     @property
     def integers(self) -> str | None:
-        """The dtype of the integers of a measured model; None for another one."""
-        return {"int8": "int8", "int16x8": "int16"}.get(self.kind or "")
+        """The dtype of the integers that the model computes with; None if it does not."""
+        return {"int8": "int8", "int16x8": "int16", "as_trained": "int8"}.get(self.kind or "")
 
     @staticmethod
     def of(kind: Any, data: Any, *, integers_only: bool = False) -> Quantization:
@@ -84,18 +86,19 @@ class Quantization:
                     ", which measures ranges. Leave it out, or add that.",
                 )
             )
-        if kind not in _MEASURING and integers_only:
+        quantization = Quantization(kind, _list_samples(data), integers_only)
+        if integers_only and quantization.integers is None:
             raise SavingError(
                 Message(
                     Argument("integers_only"),
                     " is for ",
-                    Argument("quantize", "int8"),
+                    *(Argument("quantize", "int8"), ", ", Argument("quantize", "int16x8")),
                     " and ",
-                    Argument("quantize", "int16x8"),
+                    Argument("quantize", "as_trained"),
                     ", which compute with integers. Leave it out, or add one of these.",
                 )
             )
-        return Quantization(kind, _list_samples(data), integers_only)
+        return quantization
 
     def apply(
         self,
@@ -115,7 +118,7 @@ class Quantization:
           SavingError: the data is for other signatures, or is missing for one.
           StructureError, ShapeError, DTypeError: the data does not fit the inputs.
         """
-        if not self.is_measured:
+        if self.integers is None:
             # Only integer ranges may replace infinity by the greatest finite number.
             converter.canonicalizing_inf_as_min_max_float = False
         if self.kind is None:
@@ -123,8 +126,9 @@ class Quantization:
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
         if self.kind == "float16":
             converter.target_spec.supported_types = [tf.float16]
-        if self.is_measured:
+        if self.integers is not None:
             self._check_steps(signatures, steps)
+        if self.is_measured:
             samples = list(self._samples(self._keep_measured(signatures, steps)))
             converter.representative_dataset = lambda: iter(samples)
         if self.kind == "int16x8":
@@ -135,6 +139,29 @@ class Quantization:
         if self.integers_only:
             converter.inference_input_type = tf.as_dtype(self.integers)
             converter.inference_output_type = tf.as_dtype(self.integers)
+
+    def check_graph(self, graph: Any) -> None:
+        """Raises if a graph is to compute as trained and rounds nothing.
+
+        Raises:
+          SavingError: it is so.
+        """
+        if self.kind != "as_trained":
+            return
+        bodies = [graph.node, *(function.node_def for function in graph.library.function)]
+        if not any(node.op == _ROUNDING for nodes in bodies for node in nodes):
+            raise SavingError(
+                Message(
+                    Argument("quantize", self.kind),
+                    " needs a function that rounds the numbers between its products to 255 or 256 "
+                    "steps of a constant scale, as clip(round(x / scale), -127, 127) * scale, and "
+                    "this one has no such rounding. Pass ",
+                    Argument("quantize", "int8"),
+                    " and ",
+                    Argument(_DATA),
+                    ".",
+                )
+            )
 
     def explain(self, error: Exception) -> SavingError | None:
         """Converts an error of TensorFlow's quantizer for int16x8; returns None for others."""
@@ -163,15 +190,15 @@ class Quantization:
         self._check_steps(signatures, steps)
         return dict(reversed([*self._samples(self._keep_measured(signatures, steps))]))
 
-    def measured(self, names: Iterable[str], steps: Collection[str]) -> list[str]:
-        """Returns the signatures whose ranges are measured; none if no ranges are."""
-        unmeasured = {*steps, *WEIGHT_SIGNATURES}
-        return [name for name in names if self.is_measured and name not in unmeasured]
+    def in_integers(self, names: Iterable[str], steps: Collection[str]) -> list[str]:
+        """Returns the signatures that compute with integers."""
+        in_floats = {*steps, *WEIGHT_SIGNATURES}
+        return [name for name in names if self.integers and name not in in_floats]
 
     def _keep_measured(
         self, signatures: Mapping[str, Mapping[str, ServedArray]], steps: Collection[str]
     ) -> dict[str, Mapping[str, ServedArray]]:
-        return {name: signatures[name] for name in self.measured(signatures, steps)}
+        return {name: signatures[name] for name in self.in_integers(signatures, steps)}
 
     def _check_steps(
         self, signatures: Mapping[str, Mapping[str, ServedArray]], steps: Collection[str]
@@ -194,7 +221,9 @@ class Quantization:
                 Message(
                     "All signatures of the model change weights or read them, and these compute in "
                     "float32. Leave out ",
-                    *(Argument("quantize", self.kind), " and ", Argument(_DATA), "."),
+                    Argument("quantize", self.kind),
+                    *((" and ", Argument(_DATA)) if self.is_measured else ()),
+                    ".",
                 )
             )
         own = self.data if isinstance(self.data, Mapping) else {}
@@ -208,6 +237,8 @@ class Quantization:
                         "float32. Leave it out.",
                     )
                 )
+        if not self.is_measured:
+            return
         without = next((name for name, inputs in signatures.items() if not inputs), None)
         if without is not None:
             raise SavingError(

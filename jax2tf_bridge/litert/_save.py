@@ -47,9 +47,12 @@ from jax2tf_bridge.signatures import (
 from jax2tf_bridge.storage import AnyPath, as_path, check_file_path, on_disk, replace_file_at
 from jax2tf_bridge.targets import Target
 
-Quantize: TypeAlias = Literal["dynamic_range", "float16", "int8", "int16x8"]
+Quantize: TypeAlias = Literal["dynamic_range", "float16", "int8", "int16x8", "as_trained"]
 
-_TARGET = replace(Target.widest(xla=False), names_lines=True)
+
+def _target_of(quantization: Quantization) -> Target:
+    as_trained = quantization.kind == "as_trained"
+    return replace(Target.widest(xla=False), names_lines=True, computes_as_trained=as_trained)
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ class LiteRTModel:
             for name, signature in self.signatures.items()
         ]
         quantized = f", quantised: {self.quantize}" if self.quantize else ""
-        if self.quantize in ("int8", "int16x8"):
+        if self.quantize in ("int8", "int16x8", "as_trained"):
             quantized += f", {self.operations}"
         return "\n".join([*lines, f"  {self.size / 1e6:.2f} MB{quantized}"])
 
@@ -111,22 +114,23 @@ def save_litert(
       quantize: the treatment of float32 by TFLiteConverter. "dynamic_range" stores weights as int8
         and measures the ranges of values at each call; "float16" stores weights as float16; "int8"
         computes with integers where possible, in ranges measured with `representative_data`;
-        "int16x8" does too, with 16 bits for all values but weights. Inputs and outputs keep their
-        dtypes.
+        "int16x8" does too, with 16 bits for all values but weights. "as_trained" computes with
+        int8 where the function itself rounds numbers to 255 or 256 steps, as in
+        quantization-aware training. Inputs and outputs keep their dtypes.
       representative_data: typical inputs for "int8" and "int16x8", for the only signature or by
         signature.
         Signatures that change or read weights take none, and compute in float32. Each
         is a dict of JAX or NumPy arrays by input name, a tuple of them in the order of the inputs,
         or the only input.
-      integers_only: whether "int8" and "int16x8" take and return integers in place of float32, and
-        refuse functions of which a part would be computed in floats. `scales` of a signature says
-        what the integers stand for.
+      integers_only: whether "int8", "int16x8" and "as_trained" take and return integers in place of
+        float32, and refuse functions of which a part would be computed in floats. `scales` of a
+        signature says what the integers stand for.
       platforms: the platforms of JAX functions, as in `export`; LiteRT uses the lowering for CPU.
       verify: whether to run the model once in LiteRT's interpreter and compare it with TensorFlow.
         The inputs are `args` and `example` of the Signature, or else random floats and zeros, with
-        open sizes of 2. "int8" and "int16x8" are compared at the first representative inputs, and
-        may differ by a sixteenth of an output's range on average; other quantized models are only
-        checked for NaN and infinity.
+        open sizes of 2. "int8" and "int16x8" are compared at the first representative inputs.
+        These and "as_trained" may differ by a sixteenth of an output's range on average; other
+        quantized models are only checked for NaN and infinity.
 
     Returns:
       A description of the model: signatures and size. Print it.
@@ -200,7 +204,7 @@ def save_litert(
             if integers_only:
                 operations.check()
             model, answers = _without_unused_inputs(model, answers)
-            names = [n for n in quantization.measured(answers, model.steps) if n in answers]
+            names = quantization.in_integers(answers, model.steps)
             check_ranges(data, answers, names)
             others = {name: each for name, each in answers.items() if name not in names}
             check_model(data, others, model.steps, is_quantized=quantize is not None)
@@ -224,12 +228,13 @@ def _save_functions(
 ) -> tuple[ConvertedModel, dict[str, Answers]]:
     """Saves functions as a SavedModel without gradients."""
     with open_params(params) as weights:
-        prepared = prepare(signatures, weights, platforms, _TARGET)
+        target = _target_of(quantization)
+        prepared = prepare(signatures, weights, platforms, target)
         for name, each in prepared.items():
             _check(name, each.signature)
         portables = {name: each.with_function() for name, each in prepared.items()}
         naming_lines = {
-            name: replace(each, function=replace(each.function, target=_TARGET))
+            name: replace(each, function=replace(each.function, target=target))
             for name, each in portables.items()
         }
         steps = [name for name, each in naming_lines.items() if each.updates_params]
@@ -252,7 +257,7 @@ def _save_functions(
         }
         inputs = _with_examples(inputs, quantization, steps)
         answers = answers_of_tensorflow(folder, inputs, steps)
-    model = ConvertedModel.read(folder, served, steps=steps, integers=quantization.integers)
+    model = ConvertedModel.read(folder, served, steps=steps, quantization=quantization)
     return model, answers
 
 
@@ -347,7 +352,7 @@ def _copy_model(
     contents = read_saved_model(source, accept_any_tool=True)
     folder.mkdir()
     graph = (
-        operations_graph(contents, _TARGET)
+        operations_graph(contents, _target_of(quantization))
         if contents.modules
         else (source / GRAPH_FILE).read_bytes()
     )
@@ -359,7 +364,7 @@ def _copy_model(
     if known is not None:
         _check_changes(known[0].updated_variables())
     steps = [] if known is None else [n for n, s in known[0].signatures.items() if s.updates]
-    model = ConvertedModel.read(folder, steps=steps, integers=quantization.integers)
+    model = ConvertedModel.read(folder, steps=steps, quantization=quantization)
     answers: dict[str, Answers] = {}
     if verify:
         inputs: _Inputs = {

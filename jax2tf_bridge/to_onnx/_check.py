@@ -15,6 +15,7 @@ from jax2tf_bridge.comparing import measure_distance, tolerance_of
 from jax2tf_bridge.errors import Argument, BridgeError, Message, SavingError, format_bullets
 from jax2tf_bridge.portable import Aval, PortableFunction
 from jax2tf_bridge.signatures import Signature
+from jax2tf_bridge.to_onnx._fake_quantization import differ_by_steps, rounds_numbers
 
 _OPEN_SIZE = 2
 """Size of an open dimension without an example."""
@@ -60,6 +61,8 @@ def check_model(
     example = _make_example(signature, portable, inputs)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # errors are raised
+    # Products of bytes in place of rounded floats differ by steps, which would hide faults.
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
     try:
         session = onnxruntime.InferenceSession(
             str(model) if isinstance(model, Path) else model,
@@ -74,7 +77,7 @@ def check_model(
     if want is None:
         return CheckedModel(f"run in {release}")
     problems = list(_problems(outputs, want, got))
-    if problems:
+    if problems and not (rounds_numbers(model) and differ_by_steps(want, got)):
         raise _make_error(name, problems)
     return CheckedModel(f"compared with JAX in {release}")
 

@@ -151,6 +151,21 @@ def _convolution(
     return _to_channels_last(graph, result)
 
 
+@function("nn.bias_add")
+def _bias_add(graph: Graph, x: Tensor, bias: Tensor) -> Tensor:
+    """Adds a bias to the last axis; that of a convolution becomes its third operand."""
+    moved = graph.find_last_maker(x, "Transpose")
+    result = None if moved is None else Tensor(graph, moved.inputs[0], x.dtype, x.shape)
+    convolution = None if result is None else graph.find_last_maker(result, "Conv")
+    if moved is None or convolution is None or len(convolution.inputs) > 2 or bias.value is None:
+        return elementwise(graph, "Add", x, bias)
+    first, weights = (Tensor(graph, name, x.dtype, x.shape) for name in convolution.inputs)
+    places = moved.attributes["perm"]
+    shape = [x.shape[places.index(axis)] for axis in range(len(places))]
+    added = graph.add("Conv", [first, weights, bias], x.dtype, shape, **convolution.attributes)
+    return graph.add("Transpose", [added], x.dtype, x.shape, perm=places)
+
+
 @function("nn.max_pool2d")
 def _max_pool(
     graph: Graph, x: Tensor, ksize: Sequence[int], strides: Sequence[int], padding: str

@@ -299,6 +299,8 @@ class ComplexTensor(Tensor):
         self.imag.set_shape(shape)
 
 
+_MAX_LOOKED_AT = 16
+"""Number of nodes among which an operation looks for those that it can be joined with."""
 _MAX_SHARED = 64
 """Maximum number of elements of a constant that is compared with others."""
 
@@ -411,6 +413,12 @@ class Graph:
         node = Node(name, operation, names, tuple(x.name for x in outputs), attributes)
         self._blocks[-1].append(node)
         return outputs
+
+    def find_last_maker(self, x: Tensor, operation: str) -> Node | None:
+        """Returns the node that makes a value, if it is of this kind and one of the newest."""
+        newest = self._blocks[-1][-_MAX_LOOKED_AT:]
+        found = (node for node in newest if x.name in node.outputs)
+        return next((node for node in found if node.operation == operation), None)
 
     def new_subgraph(
         self, inputs: Sequence[Tensor], make: Callable[[], Sequence[Tensor]]
