@@ -22,6 +22,7 @@ from jax2tf_bridge.rewriting._patterns import (
     Pattern,
     Replacement,
     is_stop_gradient,
+    with_parts,
 )
 from jax2tf_bridge.rewriting._regions import Reducer, match_reducers
 from jax2tf_bridge.rewriting._simplifications import RELU, RELU6, SQUARE
@@ -71,7 +72,7 @@ def _match_quantized(
 ) -> Operation | None:
     rounding = _match_clip(_skip_conversions(_Rounding(quantized, None, None), matcher), matcher)
     value, is_shifted = rounding.value, zero_point is None
-    if not is_shifted and (inner := _match_shift(value, zero_point, matcher)) is not None:
+    if (inner := _match_shift(value, zero_point, matcher)) is not None:
         value, is_shifted = inner, True
     value = matcher.operand(value, "round_nearest_even")
     if value is None:
@@ -121,9 +122,13 @@ def _match_clip(rounding: _Rounding, matcher: Matcher) -> _Rounding:
     """Skips a clip, whose bounds may be in any order."""
     value, low, high = rounding.value, rounding.low, rounding.high
     for _ in range(2):
-        operation = matcher.maker(value, "clamp", "maximum", "minimum")
+        operation = matcher.maker(value, "clamp", "maximum", "minimum", RELU)
         if operation is None:
             break
+        if operation.name == RELU:  # a lower bound of 0
+            (value,) = operation.operands
+            low = _narrow(_Rounding(value, low, high), 0, None).low
+            continue
         if operation.name == "clamp":
             least, value, most = operation.operands
             bounds = [_whole_number(least, matcher), _whole_number(most, matcher)]
@@ -150,12 +155,13 @@ def _narrow(rounding: _Rounding, low: int | None, high: int | None) -> _Rounding
 
 
 def _match_shift(value: Value, zero_point: Value | None, matcher: Matcher) -> Value | None:
-    """Returns what the zero point is added to."""
+    """Returns what the zero point is added to, or 0 if there is none."""
     add = matcher.maker(value, "add")
-    if add is None or zero_point is None:
+    if add is None:
         return None
     for inner, other in (add.operands, add.operands[::-1]):
-        if _is_same(other, zero_point, matcher):
+        is_zero = zero_point is None and matcher.number(other) == 0
+        if is_zero or (zero_point is not None and _is_same(other, zero_point, matcher)):
             return inner
     return None
 
@@ -211,12 +217,15 @@ def _skip_stop(value: Value, matcher: Matcher) -> Value:
 
 def _list_operands(value: Value, matcher: Matcher) -> Iterator[Value]:
     operation = matcher.find(value)
-    if operation is not None:
+    if operation is not None and operation.name != "get_dimension_size":
         yield from operation.operands
 
 
 def _depends_on(value: Value, source: Value, matcher: Matcher) -> bool:
-    """Returns whether a value is computed from another; True for one with too many operations."""
+    """Returns whether a value depends on the elements of another.
+
+    It is True for values with too many operations.
+    """
     waiting, seen = [value], {value}
     while waiting:
         each = waiting.pop()
@@ -286,6 +295,23 @@ def _is_same(left: Value, right: Value, matcher: Matcher) -> bool:
 def _comparable(attributes: Mapping[str, object]) -> str:
     return str(sorted(attributes.items(), key=lambda item: item[0]))
 
+
+def _narrow_product(product: Operation, matcher: Matcher) -> Operation | None:
+    """Multiplies int8 instead of int8 that was converted to int32; the sums are the same."""
+    left, right, *others = product.operands
+    if product.results[0].tensor.element != "i32":
+        return None
+    makers = [matcher.maker(operand, "convert") for operand in (left, right)]
+    narrow = [maker.operands[0] for maker in makers if maker is not None]
+    if len(narrow) != 2 or {value.tensor.element for value in narrow} != {"i8"}:
+        return None
+    if {left.tensor.element, right.tensor.element} != {"i32"}:
+        return None
+    return with_parts(product, (*narrow, *others), product.regions)
+
+
+NARROW_PRODUCTS = (Pattern(frozenset({"dot_general", "convolution"}), _narrow_product),)
+"""Patterns for all consumers, some of which have products of int8."""
 
 FAKE_QUANTIZATIONS = (
     Pattern(frozenset({"multiply"}), _fuse_fake_quantize),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from jax2tf_bridge._operations import COMPOSITES
 from jax2tf_bridge.bytecode import Program
-from jax2tf_bridge.rewriting._fake_quantization import FAKE_QUANTIZATIONS
+from jax2tf_bridge.rewriting._fake_quantization import FAKE_QUANTIZATIONS, NARROW_PRODUCTS
 from jax2tf_bridge.rewriting._fusions import FUSIONS, FUSIONS_FOR_CONVERTERS
 from jax2tf_bridge.rewriting._inlining import inline_calls
 from jax2tf_bridge.rewriting._operands import PATTERNS_OF_OPERANDS
@@ -57,6 +57,7 @@ def passes_for_tensorflow(
       finds_rounding: whether rounding to the steps of integers becomes one operation.
     """
     fusions: tuple[Pattern, ...] = FUSIONS_FOR_CONVERTERS if for_converters else FUSIONS
+    fusions = (*fusions, *NARROW_PRODUCTS)
     if finds_rounding:
         fusions = (*FAKE_QUANTIZATIONS, *fusions)
     if not checks_sizes:
