@@ -136,16 +136,16 @@ def with_integer_ports(model: ConvertedModel, data: bytes) -> ConvertedModel:
     signatures = {}
     for name, signature in model.signatures.items():
         ports = read_ports(data, name)
-        sides = [
+        inputs, outputs = (
             {key: replace(served, dtype=ports[key].dtype) for key, served in side.items()}
             for side in (signature.inputs, signature.outputs)
-        ]
+        )
         scales = {
             key: (port.tensor.scale, port.tensor.zero_point)
             for key, port in ports.items()
             if port.tensor.scale is not None
         }
-        signatures[name] = LiteRTSignature(*sides, scales)
+        signatures[name] = LiteRTSignature(inputs, outputs, scales)
     return replace(model, signatures=signatures)
 
 
@@ -203,7 +203,8 @@ def quantize(array: np.ndarray, port: QuantizedPort) -> np.ndarray:
         return array
     limits = np.iinfo(port.dtype)
     integers = np.rint(array / np.float32(tensor.scale)) + tensor.zero_point
-    return np.clip(integers, limits.min, limits.max).astype(port.dtype)
+    clipped: np.ndarray = np.clip(integers, limits.min, limits.max).astype(port.dtype)
+    return clipped
 
 
 def dequantize(array: np.ndarray, port: QuantizedPort) -> np.ndarray:

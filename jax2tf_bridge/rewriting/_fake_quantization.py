@@ -74,9 +74,10 @@ def _match_quantized(
     value, is_shifted = rounding.value, zero_point is None
     if (inner := _match_shift(value, zero_point, matcher)) is not None:
         value, is_shifted = inner, True
-    value = matcher.operand(value, "round_nearest_even")
-    if value is None:
+    before = matcher.operand(value, "round_nearest_even")
+    if before is None:
         return None
+    value = before
     if rounding.low is None or rounding.high is None:
         # A clip before the rounding.
         rounding = _match_clip(dataclasses.replace(rounding, value=value), matcher)

@@ -124,9 +124,7 @@ def convert(
       images: some images, of which the first hundred give ranges.
       folder: a folder for the models.
     """
-    signature = Signature(
-        variant.function, args=[images[:4]], polymorphic_shapes="(b, 8, 8)", input_names=["images"]
-    )
+    signature = Signature(variant.function, args=[images[:4]], polymorphic_shapes="(b, 8, 8)")
     measured = {}
     weights = params[variant.params]
     if variant.litert is not None:

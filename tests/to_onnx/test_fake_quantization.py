@@ -87,7 +87,7 @@ def test_onnx_runtime_makes_convolutions_of_bytes(tmp_path: Path) -> None:
     kernels = [
         RANDOM.normal(0, 0.3, shape).astype(np.float32) for shape in ((3, 3, 2, 4), (3, 3, 4, 4))
     ]
-    params = {
+    params: dict[str, Any] = {
         "kernels": kernels,
         "bias": RANDOM.normal(size=4).astype(np.float32),
         "scales": [np.float32(s) for s in (0.02, 0.03, 0.05)],
