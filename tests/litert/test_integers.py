@@ -110,8 +110,8 @@ def _refused(error: type[Exception], tmp_path: Path, function: Any, **options: A
 def test_what_integers_are_not_for(tmp_path: Path) -> None:
     text = _refused(SavingError, tmp_path, logits, quantize="float16", representative_data=None)
     assert text == (
-        "integers_only is for quantize='int8' and quantize='int16x8', which compute with "
-        "integers. Leave it out, or add one of these."
+        "integers_only is for quantize='int8', quantize='int16x8' and quantize='as_trained', which "
+        "compute with integers. Leave it out, or add one of these."
     )
 
     def sine(params: Any, images: Any) -> Any:
