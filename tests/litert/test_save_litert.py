@@ -203,8 +203,8 @@ def test_a_path_that_cannot_be_written_is_refused_before_any_work(tmp_path: Path
 
 def test_options_that_contradict(tmp_path: Path) -> None:
     assert _refused(SavingError, tmp_path, quantize="int4") == (
-        "quantize must be one of 'dynamic_range', 'float16', 'int8', 'int16x8', 'as_trained', or left "
-        "out. Got: 'int4'."
+        "quantize must be one of 'dynamic_range', 'float16', 'int8', 'int16x8', 'as_trained', or "
+        "left out. Got: 'int4'."
     )
     assert _refused(SavingError, tmp_path, quantize="int8") == (
         "quantize='int8' measures ranges with inputs as they come: give some as "
