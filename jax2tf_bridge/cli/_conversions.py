@@ -85,15 +85,22 @@ def _add_litert_options(parser: argparse.ArgumentParser) -> None:
     add_updates(parser)
     parser.add_argument(
         "--quantize",
-        choices=("dynamic_range", "float16", "int8"),
-        help="how to replace float32: by int8 weights, float16 weights, or computing with int8",
+        choices=("dynamic_range", "float16", "int8", "int16x8", "as_trained"),
+        help="how to replace float32: by int8 weights, float16 weights, computing with int8, with "
+        "int16 and int8 weights, or with int8 where the function rounds to steps itself",
     )
     parser.add_argument(
         "--representative-data",
         type=as_path,
         metavar="NPZ",
-        help="for int8: a .npz file with typical inputs by name; each array has one entry per call "
-        "on its first axis",
+        help="for int8 and int16x8: a .npz file with typical inputs by name; each array has one "
+        "entry per call on its first axis",
+    )
+    parser.add_argument(
+        "--integers-only",
+        action="store_true",
+        help="for int8, int16x8 and as_trained: take and return integers in place of float32, and "
+        "refuse operations on floats in between",
     )
     parser.add_argument(
         "--no-verify",
@@ -129,6 +136,7 @@ def _write_litert(options: argparse.Namespace, console: Console) -> None:
             weight_signatures=options.weight_signatures or None,
             quantize=options.quantize,
             representative_data=data,
+            integers_only=options.integers_only,
             verify=options.verify,
             overwrite=options.overwrite,
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from jax2tf_bridge.bytecode import Operation
 from jax2tf_bridge.emitters._array import Array, zeros
+from jax2tf_bridge.emitters._byte_products import multiplies_bytes
 from jax2tf_bridge.emitters._conversions import (
     accumulation_dtype,
     from_accumulation,
@@ -133,7 +134,9 @@ def _convolution(scope: Scope, operation: Operation, operands: Sequence[Array]) 
         return scope.tensor(_convolve(scope, operation, whole))
 
     dtype = accumulation_dtype(left.element, right.element, element)
-    image, kernel = (to_accumulation(scope.tensor(array), dtype) for array in (left, right))
+    image, kernel = (scope.tensor(array) for array in (left, right))
+    if not multiplies_bytes(scope, left.element, right.element, element):
+        image, kernel = (to_accumulation(x, dtype) for x in (image, kernel))
     if dtype.is_complex:
         (a, b), (c, d) = ((ops.math.real(x), ops.math.imag(x)) for x in (image, kernel))
         real = ops.subtract(convolve_parts(a, c), convolve_parts(b, d))
@@ -256,7 +259,8 @@ def _convolve(scope: Scope, operation: Operation, whole: _Convolution) -> Array:
             image.element == "i32" and 1 <= n <= 2 and groups == 1
         )
         if scope.for_onnx:
-            is_flat = whole.image.dtype.name in ("float16", "float32") and n > 0
+            dtypes = ("float16", "float32", "int8", "uint8")
+            is_flat = whole.image.dtype.name in dtypes and n > 0
         if is_flat and scope.for_onnx:
             result = convolve_in_onnx(scope, image, kernel, axes, groups)
         elif is_flat:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jax2tf_bridge.emitters._array import Array, zeros
+from jax2tf_bridge.emitters._byte_products import is_bytes
 from jax2tf_bridge.emitters._conversions import exact_dtype
 from jax2tf_bridge.emitters._dot_general import contract
 from jax2tf_bridge.emitters._ops import ops
@@ -32,6 +33,8 @@ ELEMENTS = {
     "bfloat16": "bf16",
     "float32": "f32",
     "float64": "f64",
+    "int8": "i8",
+    "uint8": "ui8",
     "int32": "i32",
     "int64": "i64",
 }
@@ -269,11 +272,12 @@ def convolve_by_positions(
     The spatial sizes of the kernel must be known.
     """
     sizes = (image.sizes[0], *(axis.result for axis in axes), kernel.sizes[-1])
-    exact = ELEMENTS[exact_dtype(image.graph_dtype).name]
+    in_bytes = is_bytes(scope.tensor(image))
+    exact = "i32" if in_bytes else ELEMENTS[exact_dtype(image.graph_dtype).name]
     padded = _with_zeros(scope, image, axes)
     places = [range(axis.window) if isinstance(axis.window, int) else () for axis in axes]
     strides = [1, *(axis.stride for axis in axes), 1]
-    tensors = []
+    parts, kernels = [], []
     for place in itertools.product(*places):
         starts = [0, *(i * axis.dilation for i, axis in zip(place, axes, strict=True)), 0]
         lengths = [(axis.result - 1) * axis.stride + 1 for axis in axes]
@@ -283,11 +287,37 @@ def convolve_by_positions(
             padded.sizes[-1],
         ]
         part = slice_array(scope, padded, starts, limits, strides)
-        part = resize(part, (*sizes[:-1], padded.sizes[-1]))
-        weights = Array(kernel.element, kernel.sizes[-2:], scope.tensor(kernel)[place])
-        tensors.append(scope.tensor(_grouped_product(scope, part, weights, exact, groups)))
+        parts.append(resize(part, (*sizes[:-1], padded.sizes[-1])))
+        kernels.append(Array(kernel.element, kernel.sizes[-2:], scope.tensor(kernel)[place]))
+    if in_bytes:  # one product of all positions needs no sums
+        parts, kernels = [_join(scope, parts, groups)], [_flatten(scope, kernel)]
+    tensors = [
+        scope.tensor(_grouped_product(scope, part, weights, exact, groups))
+        for part, weights in zip(parts, kernels, strict=True)
+    ]
     tensor = tensors[0] if len(tensors) == 1 else ops.add_n(tensors)
     return _array(scope, image, tensor, sizes)
+
+
+def _join(scope: Scope, parts: Sequence[Array], groups: int) -> Array:
+    """Joins the features of images, group by group."""
+    *outer, features = parts[0].sizes
+    if groups > 1:
+        outer, features = [*outer, groups], features // groups
+        parts = [reshape(scope, part, (*outer, features)) for part in parts]
+    joined = ops.concat([scope.tensor(part) for part in parts], -1)
+    array = scope.new_array(joined, parts[0].element, (*outer, len(parts) * features))
+    return (
+        array
+        if groups == 1
+        else reshape(scope, array, (*outer[:-1], groups * len(parts) * features))
+    )
+
+
+def _flatten(scope: Scope, kernel: Array) -> Array:
+    """Makes a matrix of the weights of all positions."""
+    *inner, out = kernel.sizes
+    return reshape(scope, kernel, (math.prod(inner), out))
 
 
 def _grouped_product(
@@ -407,5 +437,7 @@ def _around(numbers: Sequence[int]) -> list[int]:
 
 
 def _array(scope: Scope, like: Array, tensor: ops.Tensor, sizes: Sequence[Dim]) -> Array:
-    tensor = ops.cast(tensor, like.graph_dtype)
-    return Array(like.element, tuple(sizes), scope.set_shape(tensor, sizes))
+    """Makes an array with the element type of another one; of int32 for products of bytes."""
+    if not is_bytes(scope.tensor(like)):
+        tensor = ops.cast(tensor, like.graph_dtype)
+    return Array(ELEMENTS[tensor.dtype.name], tuple(sizes), scope.set_shape(tensor, sizes))

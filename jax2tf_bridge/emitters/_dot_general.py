@@ -8,6 +8,11 @@ from dataclasses import dataclass, replace
 
 from jax2tf_bridge.bytecode import Operation
 from jax2tf_bridge.emitters._array import Array
+from jax2tf_bridge.emitters._byte_products import (
+    is_bytes,
+    multiplies_bytes,
+    multiply_matrices,
+)
 from jax2tf_bridge.emitters._conversions import (
     accumulation_dtype,
     exact_dtype,
@@ -92,7 +97,9 @@ def contract(
       batch: the batch axes of each operand.
       contracting: the contracting axes of each operand.
     """
-    dtype = accumulation_dtype(left.element, right.element, element)
+    dtype: ops.DType | None = accumulation_dtype(left.element, right.element, element)
+    if multiplies_bytes(scope, left.element, right.element, element):
+        dtype = None
     letters = iter(map(chr, range(ord("a"), 0x10FFFF)))
     batch_labels = [next(letters) for _ in batch[0]]
     sum_labels = [next(letters) for _ in contracting[0]]
@@ -125,13 +132,17 @@ def _label(
     labels: Sequence[str],
     sizes: Mapping[str, Dim],
     summed: Sequence[str],
-    dtype: ops.DType,
+    dtype: ops.DType | None,
 ) -> _Labelled:
-    """Returns an operand in compact form, but whole along contracting axes."""
+    """Returns an operand in compact form, but whole along contracting axes.
+
+    `dtype` is that of the product; None to keep the operand's.
+    """
     places = dict(zip(labels, range(array.rank), strict=True))
     if any(array.repeats(places[x]) and sizes[x] != 1 for x in summed):
         array = scope.full(array)
-    tensor = to_accumulation(scope.compact(array), dtype)
+    tensor = scope.compact(array)
+    tensor = tensor if dtype is None else to_accumulation(tensor, dtype)
     labels = tuple(labels[array.rank - tensor.shape.rank :])
     result = tuple(1 if array.repeats(places[x]) else sizes[x] for x in labels)
     return _Labelled(tensor, labels, result)
@@ -152,6 +163,8 @@ def _product(
     right_alone = right.live_of((*(x for x in batch if left.size(x) == 1), *right_free))
     sums = left.live_of(summed)
     if not sums or not (left_alone or right_alone):
+        if is_bytes(left.tensor):
+            left, right = (replace(x, tensor=ops.cast(x.tensor, ops.int32)) for x in (left, right))
         return _by_element(scope, left, right, (*both, *left_alone, *right_alone), sums)
     if left.tensor.dtype == ops.float16 and not (left_alone and right_alone):
         # For a vector, MatMul of TensorFlow 2.15 adds 16-bit floats in 16 bits.
@@ -171,7 +184,8 @@ def _product(
             batches, rows = left_alone[:-1], left_alone[-1:]
     left_groups = [sums, rows] if left_flipped else [rows, sums]
     right_groups = [right_alone, sums] if right_flipped else [sums, right_alone]
-    tensor = ops.linalg.matmul(
+    tensor = multiply_matrices(
+        scope,
         _group(scope, left, (*both, *batches), left_groups),
         _group(scope, right, both, right_groups),
         transpose_a=left_flipped,

@@ -15,6 +15,7 @@ from jax2tf_bridge.emitters import (  # noqa: F401
     _dot_general,
     _dynamic_slices,
     _elementwise,
+    _fake_quantization,
     _fft,
     _functions,
     _fusions,

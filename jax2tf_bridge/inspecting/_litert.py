@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -123,15 +124,33 @@ class _Description:
                 f"{file} has no signature {name}, {there}. Convert the model again, with its "
                 "signatures."
             )
-        table = by_name[key]
-        subgraph = _look_up(self.subgraphs, table, SignatureDefField.SUBGRAPH_INDEX)
-        tensors = _look_up(self.tensors, table, SignatureDefField.SUBGRAPH_INDEX)
+        table, field = by_name[key], SignatureDefField.SUBGRAPH_INDEX
+        number = table.integer(field)
+        tensors = _look_up(self.tensors, table, field)
 
         def places(maps: Sequence[FlatBufferTable]) -> dict[str, int]:
             index = TensorMapField.TENSOR_INDEX
             for entry in maps:
                 _look_up(tensors, entry, index)
             return {entry.string(TensorMapField.NAME) or "": entry.integer(index) for entry in maps}
+
+        return LiteRTSignature(
+            key,
+            number,
+            places(table.tables(SignatureDefField.INPUTS)),
+            places(table.tables(SignatureDefField.OUTPUTS)),
+            [tensor.string(LiteRTTensorField.NAME) or "" for tensor in tensors],
+            self._read_operators(number),
+        )
+
+    def graphs(self) -> list[LiteRTGraph]:
+        return [
+            LiteRTGraph([_read_tensor(t) for t in tensors], self._read_operators(number))
+            for number, tensors in enumerate(self.tensors)
+        ]
+
+    def _read_operators(self, subgraph: int) -> list[LiteRTOperator]:
+        tensors = self.tensors[subgraph]
 
         def numbers(operator: FlatBufferTable, field: Field) -> tuple[int, ...]:
             for index in operator.integers(field):
@@ -140,7 +159,7 @@ class _Description:
             return tuple(operator.integers(field))
 
         operators = []
-        for operator in subgraph.tables(SubGraphField.OPERATORS):
+        for operator in self.subgraphs[subgraph].tables(SubGraphField.OPERATORS):
             kind, _ = _look_up(self.operators, operator, OperatorField.OPCODE_INDEX)
             operators.append(
                 LiteRTOperator(
@@ -149,14 +168,7 @@ class _Description:
                     numbers(operator, OperatorField.OUTPUTS),
                 )
             )
-        return LiteRTSignature(
-            key,
-            table.integer(SignatureDefField.SUBGRAPH_INDEX),
-            places(table.tables(SignatureDefField.INPUTS)),
-            places(table.tables(SignatureDefField.OUTPUTS)),
-            [tensor.string(LiteRTTensorField.NAME) or "" for tensor in tensors],
-            operators,
-        )
+        return operators
 
     def _describe_weights(self) -> dict[str, int]:
         """Counts the constants of all functions, each buffer once."""
@@ -229,6 +241,60 @@ def read_litert_signature(data: bytes, name: str, file: str) -> LiteRTSignature:
     return _Description(model).signature(name, file)
 
 
+@dataclass(frozen=True)
+class LiteRTTensor:
+    """Tensor of a function.
+
+    Attributes:
+      name: its name.
+      dtype: the name of its dtype.
+      scale, zero_point: it stands for the numbers `scale * (element - zero_point)`, or, without a
+        scale or with one for each channel, None and 0.
+    """
+
+    name: str
+    dtype: str
+    scale: float | None
+    zero_point: int
+
+
+@dataclass(frozen=True)
+class LiteRTGraph:
+    """Function of a LiteRT model.
+
+    Attributes:
+      tensors: its tensors.
+      operators: the operators in the order in which they run.
+    """
+
+    tensors: Sequence[LiteRTTensor]
+    operators: Sequence[LiteRTOperator]
+
+
+def read_litert_graphs(data: bytes) -> list[LiteRTGraph]:
+    """Reads the functions of a LiteRT model.
+
+    Raises:
+      FileFormatError: the bytes are damaged.
+    """
+    return _Description(FlatBufferReader(data, what="A LiteRT model").root()).graphs()
+
+
+def _read_tensor(tensor: FlatBufferTable) -> LiteRTTensor:
+    scales: tuple[int, ...] = ()
+    zero_points: tuple[int, ...] = ()
+    quantization = tensor.table(LiteRTTensorField.QUANTIZATION)
+    if quantization is not None:
+        scales = quantization.integers(QuantizationField.SCALE)
+        zero_points = quantization.integers(QuantizationField.ZERO_POINT)
+    scale = None
+    if len(scales) == 1:
+        (scale,) = struct.unpack("<f", struct.pack("<I", *scales))
+    zero_point = zero_points[0] if scale is not None and zero_points else 0
+    name = tensor.string(LiteRTTensorField.NAME) or ""
+    return LiteRTTensor(name, _get_dtype(tensor), scale, zero_point)
+
+
 def _look_up(entries: Sequence[Any], table: FlatBufferTable, field: Field) -> Any:
     """Returns the entry whose number is in a field."""
     return _at(entries, table.integer(field), table, field)
@@ -252,15 +318,19 @@ def _get_operator_name(code: FlatBufferTable) -> tuple[str, bool]:
 
 
 def _describe_port(name: str, tensor: FlatBufferTable) -> dict[str, Any]:
-    number = tensor.integer(LiteRTTensorField.TYPE)
     sizes = tensor.integers(LiteRTTensorField.SHAPE_SIGNATURE) or tensor.integers(
         LiteRTTensorField.SHAPE
     )
     return {
         "name": name,
-        "dtype": DTYPES[number] if 0 <= number < len(DTYPES) else f"dtype {number}",
+        "dtype": _get_dtype(tensor),
         "shape": [None if size < 0 else size for size in sizes],
     }
+
+
+def _get_dtype(tensor: FlatBufferTable) -> str:
+    number = tensor.integer(LiteRTTensorField.TYPE)
+    return DTYPES[number] if 0 <= number < len(DTYPES) else f"dtype {number}"
 
 
 def _get_buffer_size(buffer: FlatBufferTable) -> int:
@@ -369,6 +439,15 @@ class LiteRTTensorField(Field):
     IS_VARIABLE = "ubyte"
     SPARSITY = "SparsityParameters"
     SHAPE_SIGNATURE = "[int]"
+
+
+class QuantizationField(Field):
+    """Numbers that the elements of a tensor stand for; the floats are read by their bits."""
+
+    MIN = "[uint]"
+    MAX = "[uint]"
+    SCALE = "[uint]"
+    ZERO_POINT = "[long]"
 
 
 class OperatorField(Field):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from jax2tf_bridge.errors import (
 )
 from jax2tf_bridge.inspecting import ModelField, SignatureDefField, SubGraphField
 from jax2tf_bridge.litert._graph import with_built_ins
+from jax2tf_bridge.litert._integer_searches import search_without_nan
 from jax2tf_bridge.litert._quantization import Quantization
 from jax2tf_bridge.saving import has_unused_input
 from jax2tf_bridge.serialization import FlatBufferReader
@@ -39,10 +40,13 @@ class LiteRTSignature:
 
     Attributes:
       inputs, outputs: the inputs and outputs by name.
+      scales: for inputs and outputs that stand for floats, by name, the scale and the zero point:
+        the numbers are `scale * (integer - zero_point)`.
     """
 
     inputs: Mapping[str, ServedArray]
     outputs: Mapping[str, ServedArray]
+    scales: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"({served_text(self.inputs)}) -> ({served_text(self.outputs)})"
@@ -66,7 +70,11 @@ class ConvertedModel:
 
     @staticmethod
     def read(
-        folder: Path, served: Mapping[str, Any] | None = None, *, steps: Collection[str] = ()
+        folder: Path,
+        served: Mapping[str, Any] | None = None,
+        *,
+        steps: Collection[str] = (),
+        quantization: Quantization,
     ) -> ConvertedModel:
         """Rewrites the graph of a SavedModel in place.
 
@@ -74,15 +82,19 @@ class ConvertedModel:
           folder: the SavedModel, whose graph is replaced.
           served: the inputs and outputs of its signatures; by default they are read from the graph.
           steps: the signatures that change weights.
+          quantization: the requested quantization.
 
         Raises:
-          SavingError: it has no signature.
+          SavingError: it has no signature, or rounds no numbers for "as_trained".
           ModuleError: the installed TensorFlow has no SavedModel protocol buffer.
         """
         with edit_graph(folder, "LiteRT models") as graph:
             names = sorted(n for n in graph.signature_def if not n.startswith(_INTERNAL))
             if not names:
                 raise SavingError("The SavedModel has no signature. Save it with one.")
+            quantization.check_graph(graph.graph_def)
+            if quantization.integers is not None:
+                search_without_nan(graph.graph_def, by_flags=quantization.integers == "int8")
             with_built_ins(graph.graph_def)
         called = {n.name: n.attr["f"].func.name for n in graph.graph_def.node if "f" in n.attr}
         signatures, callers = {}, {}
@@ -126,7 +138,7 @@ def convert_model(model: ConvertedModel, quantization: Quantization) -> bytes:
             warnings.filterwarnings("ignore", DEPRECATED)
             data = bytes(converter.convert())
     except Exception as e:
-        error = _explain(e, model.callers)
+        error = _explain(e, model.callers) or quantization.explain(e)
         if error is None:
             raise
         raise error from e

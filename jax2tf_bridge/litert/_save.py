@@ -15,6 +15,11 @@ from jax2tf_bridge.converting import copy_as_operations
 from jax2tf_bridge.errors import Argument, BridgeError, Message, SavingError
 from jax2tf_bridge.litert._comparison import Answers, answers_of_tensorflow, check_model
 from jax2tf_bridge.litert._convert import ConvertedModel, LiteRTSignature, convert_model
+from jax2tf_bridge.litert._integers import (
+    OperationCounts,
+    check_ranges,
+    with_integer_ports,
+)
 from jax2tf_bridge.litert._quantization import Quantization
 from jax2tf_bridge.saved_model import VariableEntry, read_sidecar
 from jax2tf_bridge.saving import (
@@ -27,6 +32,7 @@ from jax2tf_bridge.saving import (
     save_functions,
 )
 from jax2tf_bridge.signatures import (
+    ServedArray,
     Signature,
     Signatures,
     export_signatures,
@@ -37,9 +43,12 @@ from jax2tf_bridge.signatures import (
 from jax2tf_bridge.storage import AnyPath, as_path, check_file_path, on_disk, replace_file_at
 from jax2tf_bridge.targets import Target
 
-Quantize: TypeAlias = Literal["dynamic_range", "float16", "int8"]
+Quantize: TypeAlias = Literal["dynamic_range", "float16", "int8", "int16x8", "as_trained"]
 
-_TARGET = replace(Target.widest(xla=False), names_lines=True)
+
+def _target_of(quantization: Quantization) -> Target:
+    as_trained = quantization.kind == "as_trained"
+    return replace(Target.widest(xla=False), names_lines=True, computes_as_trained=as_trained)
 
 
 @dataclass(frozen=True)
@@ -51,12 +60,14 @@ class LiteRTModel:
       signatures: the signatures by name.
       size: the size of the file in bytes.
       quantize: the kind of quantization, or None.
+      operations: how many operations compute with integers.
     """
 
     path: AnyPath
     signatures: Mapping[str, LiteRTSignature]
     size: int
-    quantize: str | None = None
+    quantize: str | None
+    operations: OperationCounts
 
     def __str__(self) -> str:
         lines = [f"{self.path}"]
@@ -65,6 +76,8 @@ class LiteRTModel:
             for name, signature in self.signatures.items()
         ]
         quantized = f", quantised: {self.quantize}" if self.quantize else ""
+        if self.quantize in ("int8", "int16x8", "as_trained"):
+            quantized += f", {self.operations}"
         return "\n".join([*lines, f"  {self.size / 1e6:.2f} MB{quantized}"])
 
 
@@ -76,6 +89,7 @@ def save_litert(
     weight_signatures: Sequence[WeightSignature] | None = None,
     quantize: Quantize | None = None,
     representative_data: Mapping[str, Iterable[Any]] | Iterable[Any] | None = None,
+    integers_only: bool = False,
     platforms: Sequence[str] | None = None,
     verify: bool = True,
     overwrite: bool = False,
@@ -96,24 +110,32 @@ def save_litert(
         updates_params, so that an application can store what the model learned.
       quantize: the treatment of float32 by TFLiteConverter. "dynamic_range" stores weights as int8
         and measures the ranges of values at each call; "float16" stores weights as float16; "int8"
-        computes with integers where possible, in ranges measured with `representative_data`. Inputs
-        and outputs keep their dtypes.
-      representative_data: typical inputs for "int8", for the only signature or by signature.
+        computes with integers where possible, in ranges measured with `representative_data`;
+        "int16x8" does too, with 16 bits for all values but weights. "as_trained" computes with
+        int8 where the function itself rounds numbers to 255 or 256 steps, as in
+        quantization-aware training. Inputs and outputs keep their dtypes.
+      representative_data: typical inputs for "int8" and "int16x8", for the only signature or by
+        signature.
         Signatures that change or read weights take none, and compute in float32. Each
         is a dict of JAX or NumPy arrays by input name, a tuple of them in the order of the inputs,
         or the only input.
+      integers_only: whether "int8", "int16x8" and "as_trained" take and return integers in place of
+        float32, and refuse functions of which a part would be computed in floats. `scales` of a
+        signature says what the integers stand for.
       platforms: the platforms of JAX functions, as in `export`; LiteRT uses the lowering for CPU.
       verify: whether to run the model once in LiteRT's interpreter and compare it with TensorFlow.
         The inputs are `args` and `example` of the Signature, or else random floats and zeros, with
-        open sizes of 2. A quantized model is only checked for NaN and infinity.
+        open sizes of 2. "int8" and "int16x8" are compared at the first representative inputs.
+        These and "as_trained" may differ by a sixteenth of an output's range on average; other
+        quantized models are only checked for NaN and infinity.
       overwrite: whether to replace a file at `path`, once the new one is complete.
 
     Returns:
       A description of the model: signatures and size. Print it.
 
     Raises:
-      UnsupportedByTargetError: LiteRT has no built-in operation for an operation of the function;
-        the text has its line.
+      UnsupportedByTargetError: LiteRT has no built-in operation for an operation of the function,
+        or with integers_only none on integers; the text has its line.
       SavingError: the signatures or options contradict each other; TensorFlow's converter fails; or
         the model's results differ from TensorFlow's.
       StructureError, ShapeError, DTypeError: the weights do not fit a function, or
@@ -135,7 +157,7 @@ def save_litert(
     >>> print(model.signatures["serving_default"])
     (x: float32[b,3]) -> (output_0: float32[b,2])
     """
-    quantization = Quantization.of(quantize, representative_data)
+    quantization = Quantization.of(quantize, representative_data, integers_only=integers_only)
     check_file_path(path, bytes_of="save_litert", overwrite=overwrite)
     source = find_model(signatures, params)
     if source is not None and weight_signatures is not None:
@@ -158,11 +180,11 @@ def save_litert(
                     params,
                     weight_signatures,
                     platforms,
+                    quantization,
                     verify=verify,
-                    needs_inputs=quantize == "int8",
                 )
             else:
-                model, answers = _copy_model(local, folder, verify=verify)
+                model, answers = _copy_model(local, folder, quantization, verify=verify)
             check_interrupts()
             try:
                 data = convert_model(model, quantization)
@@ -172,12 +194,20 @@ def save_litert(
                     raise _make_buckets_error(bucketed) from error
                 raise
             check_interrupts()
+            operations = OperationCounts.of(data)
+            if integers_only:
+                operations.check()
             model, answers = _without_unused_inputs(model, answers)
-            check_model(data, answers, model.steps, is_quantized=quantize is not None)
+            names = quantization.in_integers(answers, model.steps)
+            check_ranges(data, answers, names)
+            others = {name: each for name, each in answers.items() if name not in names}
+            check_model(data, others, model.steps, is_quantized=quantize is not None)
+            if integers_only:
+                model = with_integer_ports(model, data)
     check_interrupts()
     with replace_file_at(path, bytes_of="save_litert", overwrite=overwrite) as file:
         file.write(data)
-    return LiteRTModel(as_path(path), model.signatures, len(data), quantize)
+    return LiteRTModel(as_path(path), model.signatures, len(data), quantize, operations)
 
 
 def _save_functions(
@@ -186,14 +216,15 @@ def _save_functions(
     params: Any,
     weight_signatures: Sequence[WeightSignature] | None,
     platforms: Sequence[str] | None,
+    quantization: Quantization,
     *,
     verify: bool,
-    needs_inputs: bool,
 ) -> tuple[ConvertedModel, dict[str, Answers]]:
     """Saves functions as a SavedModel without gradients."""
     with open_params(params) as weights:
         because = "LiteRT compiles no sizes and fills in no inputs"
-        exported = export_signatures(signatures, weights, platforms, _TARGET, because)
+        target = _target_of(quantization)
+        exported = export_signatures(signatures, weights, platforms, target, because)
         steps = [name for name, each in exported.items() if each.updates_params]
         extra: Sequence[WeightSignature] = ("get_weights", "set_weights") if steps else ()
         options = SaveOptions(
@@ -202,7 +233,7 @@ def _save_functions(
             warm_up=False,
             weight_signatures=extra if weight_signatures is None else weight_signatures,
             for_litert=True,
-            needs_inputs=needs_inputs,
+            needs_inputs=quantization.is_measured,
         )
         saved = save_functions(folder, exported, keys_as_words(weights), options)
     served = {name: (each.inputs, each.outputs) for name, each in saved.signatures.items()}
@@ -211,9 +242,25 @@ def _save_functions(
         inputs = {
             name: (exported.get(name, Signature(None)), sides[0]) for name, sides in served.items()
         }
-        inputs = {name: inputs[name] for name in _order_signatures(inputs, steps)}
+        inputs = _with_examples(inputs, quantization, steps)
         answers = answers_of_tensorflow(folder, inputs, steps)
-    return ConvertedModel.read(folder, served, steps=steps), answers
+    model = ConvertedModel.read(folder, served, steps=steps, quantization=quantization)
+    return model, answers
+
+
+_Inputs: TypeAlias = dict[str, tuple[Signature, Mapping[str, ServedArray]]]
+
+
+def _with_examples(inputs: _Inputs, quantization: Quantization, steps: Collection[str]) -> _Inputs:
+    """Orders signatures for calls, with representative inputs as their examples."""
+    examples = quantization.examples({n: served for n, (_, served) in inputs.items()}, steps)
+    ordered = {}
+    for name in _order_signatures(inputs, steps):
+        signature, served = inputs[name]
+        if name in examples:
+            signature = replace(signature, example=examples[name])
+        ordered[name] = (signature, served)
+    return ordered
 
 
 def _without_unused_inputs(
@@ -272,18 +319,20 @@ def _make_buckets_error(names: Sequence[str]) -> SavingError:
 
 
 def _copy_model(
-    source: Path, folder: Path, *, verify: bool
+    source: Path, folder: Path, quantization: Quantization, *, verify: bool
 ) -> tuple[ConvertedModel, dict[str, Answers]]:
     """Makes a SavedModel with the graph of another in operations, and its variables."""
-    copy_as_operations(source, folder, _TARGET)
+    copy_as_operations(source, folder, _target_of(quantization))
     known = read_sidecar(source)
     if known is not None:
         _check_changes(known[0].updated_variables())
     steps = [] if known is None else [n for n, s in known[0].signatures.items() if s.updates]
-    model = ConvertedModel.read(folder, steps=steps)
+    model = ConvertedModel.read(folder, steps=steps, quantization=quantization)
     answers: dict[str, Answers] = {}
     if verify:
-        inputs = {name: (Signature(None), each.inputs) for name, each in model.signatures.items()}
-        inputs = {name: inputs[name] for name in _order_signatures(inputs, steps)}
+        inputs: _Inputs = {
+            n: (Signature(None), each.inputs) for n, each in model.signatures.items()
+        }
+        inputs = _with_examples(inputs, quantization, steps)
         answers = answers_of_tensorflow(source, inputs, steps)
     return model, answers

@@ -136,11 +136,11 @@ class Matcher:
 
     def number(self, value: Value) -> float | None:
         """Returns the common value of all elements of a constant, also of enclosing blocks."""
-        operation = self._find(value)
+        operation = self.find(value)
         is_converted = False
         while operation is not None and operation.name in _SAME_NUMBERS:
             is_converted = is_converted or operation.name == "convert"
-            operation = self._find(operation.operands[0])
+            operation = self.find(operation.operands[0])
         if operation is None or operation.name != "constant":
             return None
         elements = operation.attributes.get("value")
@@ -154,9 +154,10 @@ class Matcher:
         # Every element type has 0 and 1; others may be rounded, or wrap around.
         return number if number in (0, 1) or not is_converted else None
 
-    def _find(self, value: Value) -> Operation | None:
+    def find(self, value: Value) -> Operation | None:
+        """Returns the operation that makes a value, also in enclosing blocks."""
         operation = self.makers.get(value)
-        return operation or (self._outer._find(value) if self._outer else None)
+        return operation or (self._outer.find(value) if self._outer else None)
 
 
 def rewrite(program: Program, patterns: Iterable[Pattern]) -> Program:

@@ -95,6 +95,8 @@ class Target:
         the graph can trace an operation to its origin. Files do not store it.
       for_converters: whether to prefer operations that tf2onnx and OpenVINO know. Files do not
         store it.
+      computes_as_trained: whether numbers that the function rounds to steps of 8 bits become
+        integers. Files do not store it.
 
     >>> Target.tensorflow("2.17").stablehlo_versions
     ((1, 1, 1),)
@@ -110,6 +112,7 @@ class Target:
     xla: bool = True
     names_lines: bool = False
     for_converters: bool = False
+    computes_as_trained: bool = False
 
     @staticmethod
     def widest(*, xla: bool = True) -> Target:

@@ -598,11 +598,6 @@ def _log_softmax(graph: Graph, x: Tensor) -> Tensor:
     return compute(graph, "LogSoftmax", [x], x.shape, axis=-1)
 
 
-@function("nn.bias_add")
-def _bias_add(graph: Graph, x: Tensor, bias: Tensor) -> Tensor:
-    return elementwise(graph, "Add", x, bias)
-
-
 @function("math.polyval")
 def _polyval(graph: Graph, coefficients: Sequence[Any], x: Tensor) -> Tensor:
     total: Any = 0

@@ -15,6 +15,7 @@ from jax2tf_bridge.to_onnx import (
     _complex,
     _contractions,
     _control_flow,
+    _fake_quantization,
     _movement,
     _reductions,
 )
@@ -35,7 +36,10 @@ def _by_name(*modules: ModuleType) -> Mapping[str, Callable[..., Any]]:
     )
 
 
-_MODULES = (_arithmetic, _bits, _contractions, _control_flow, _movement, _reductions)
+_MODULES = (
+    *(_arithmetic, _bits, _contractions, _control_flow, _fake_quantization),
+    *(_movement, _reductions),
+)
 _FUNCTIONS = MappingProxyType({**_by_name(*_MODULES), "complex": make_complex})
 """The functions by the names that they have in TensorFlow."""
 _COMPLEX_FUNCTIONS = _by_name(_complex)

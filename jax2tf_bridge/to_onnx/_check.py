@@ -12,6 +12,7 @@ from jax2tf_bridge._dtypes import KEYS
 from jax2tf_bridge.comparing import list_differences, make_difference_error
 from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.portable import Aval, PortableFunction
+from jax2tf_bridge.to_onnx._fake_quantization import differ_by_steps, rounds_numbers
 
 
 def check_model(
@@ -47,6 +48,8 @@ def check_model(
     release = f"ONNX Runtime {onnxruntime.__version__}"
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # errors are raised
+    # Products of bytes in place of rounded floats differ by steps, which would hide faults.
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
     try:
         session = onnxruntime.InferenceSession(
             str(model) if isinstance(model, Path) else model,
@@ -65,7 +68,7 @@ def check_model(
         return f"run in {release}"
     expected = dict(zip(outputs, map(_to_parts, results), strict=True))
     problems = [*list_differences(expected, actual)]
-    if problems:
+    if problems and not (rounds_numbers(model) and differ_by_steps(expected, actual)):
         raise make_difference_error("ONNX Runtime", "JAX", name, problems)
     return f"compared with JAX in {release}"
 

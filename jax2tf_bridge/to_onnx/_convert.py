@@ -14,6 +14,7 @@ from jax2tf_bridge.emitters import SizeAlgebra, building, make_operations, read,
 from jax2tf_bridge.errors import DTypeError
 from jax2tf_bridge.portable import Aval, PortableFunction, read_constant
 from jax2tf_bridge.to_onnx._builder import Builder, find_function
+from jax2tf_bridge.to_onnx._fake_quantization import store_bytes
 from jax2tf_bridge.to_onnx._functions import as_dtype
 from jax2tf_bridge.to_onnx._fusions import fuse_nodes
 from jax2tf_bridge.to_onnx._graph import (
@@ -116,7 +117,7 @@ def convert_function(
     _check_dtypes(portable)
     taken = {*inputs.values(), *outputs, *(name for name, _ in weights.values())}
     graph = Graph(find_function, opset, taken)
-    program = rewrite_program(portable, read(portable))
+    program = rewrite_program(portable, read(portable), for_onnx=True)
     with building(Builder(graph)):
         arguments = [
             _make_input(graph, inputs[i], aval)
@@ -135,6 +136,7 @@ def convert_function(
             _name_result(graph, name, tensor).name
             for name, tensor in zip(outputs, results, strict=True)
         ]
+    store_bytes(graph, _make_node)
     given = [(name, portable.in_avals[i]) for i, name in inputs.items()]
     made = list(zip(finals, portable.out_avals, strict=True))
     nodes = fuse_nodes(graph, graph.nodes, finals)

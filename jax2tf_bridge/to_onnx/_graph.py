@@ -341,6 +341,10 @@ class ComplexTensor(Tensor):
         self.imag.set_shape(shape)
 
 
+_MAX_LOOKED_AT = 16
+"""Number of nodes among which an operation looks for those that it can be joined with."""
+
+
 @dataclass
 class Graph:
     """A graph that grows.
@@ -467,6 +471,12 @@ class Graph:
         self._blocks[-1].append(node)
         self.tensors.update((x.name, x) for x in outputs)
         return outputs
+
+    def find_last_maker(self, x: Tensor, operation: str) -> Node | None:
+        """Returns the node that makes a value, if it is of this kind and one of the newest."""
+        newest = self._blocks[-1][-_MAX_LOOKED_AT:]
+        found = (node for node in newest if x.name in node.outputs)
+        return next((node for node in found if node.operation == operation), None)
 
     def new_subgraph(
         self, inputs: Sequence[Tensor], make: Callable[[], Sequence[Tensor]]

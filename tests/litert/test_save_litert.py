@@ -110,7 +110,8 @@ def test_quantised(tmp_path: Path, quantize: Any, share: float, most: float) -> 
         representative_data=samples,
     )
     assert saved.size < share * WEIGHT_BYTES
-    assert str(saved).endswith(f"MB, quantised: {quantize}")
+    counted = f", {saved.operations}" if quantize == "int8" else ""
+    assert str(saved).endswith(f"MB, quantised: {quantize}{counted}")
     (found,) = interpreter(saved.path).get_signature_runner()(x=X).values()
     assert found.dtype == np.float32
     apart = np.abs(found - classify(PARAMS, X)["probabilities"]).max()
@@ -219,7 +220,8 @@ def test_a_path_that_cannot_be_written_is_refused_before_any_work(tmp_path: Path
 
 def test_options_that_contradict(tmp_path: Path) -> None:
     assert _refused(SavingError, tmp_path, quantize="int4") == (
-        "quantize must be one of 'dynamic_range', 'float16', 'int8', or left out. Got: 'int4'."
+        "quantize must be one of 'dynamic_range', 'float16', 'int8', 'int16x8', 'as_trained', or "
+        "left out. Got: 'int4'."
     )
     assert _refused(SavingError, tmp_path, quantize="int8") == (
         "quantize='int8' measures ranges with inputs as they come: give some as "
