@@ -112,6 +112,6 @@ def test_steps_between_are_no_fault_and_other_scales_are() -> None:
     numbers = np.arange(-20, 20, dtype=np.float32) / 2
     flipped = numbers.copy()
     flipped[3] += 0.5
-    assert differ_by_steps([numbers], [flipped])
-    assert not differ_by_steps([numbers], [numbers * np.float32(1.1)])
-    assert not differ_by_steps([numbers], [numbers[1:]])
+    assert differ_by_steps({"y": numbers}, {"y": flipped})
+    assert not differ_by_steps({"y": numbers}, {"y": numbers * np.float32(1.1)})
+    assert not differ_by_steps({"y": numbers}, {"y": numbers[1:]})
