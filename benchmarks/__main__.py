@@ -35,6 +35,7 @@ BENCHMARKS: Mapping[str, Sequence[str]] = {
     "training": ("training",),
     "ahead_of_time": ("ahead_of_time",),
     "browser": ("browser",),
+    "onnx": ("onnx",),
 }
 """Module and options of each benchmark, by its name on the command line."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,6 +110,33 @@ class MissingDependencyError(BridgeError, ImportError):
             f"{needed_for} needs {package}, which is not installed here. Install it with: {command}"
         )
         self.package, self.extra = package, extra
+
+
+_PACKAGES = {
+    "apache_beam": ("Apache Beam", "beam"),
+    "jax": ("JAX", "jax"),
+    "onnx": ("onnx", "onnx"),
+    "tensorflow": ("TensorFlow", "tensorflow-cpu"),
+}
+"""Packages that users choose to install: the name in messages and the extra, by the module."""
+
+
+@contextlib.contextmanager
+def name_missing_package(needed_for: str) -> Iterator[None]:
+    """Makes imports in a `with` block say how to install a package that is missing.
+
+    Args:
+      needed_for: the feature that needs the package, for the message.
+
+    Raises:
+      MissingDependencyError: the package is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as e:
+        if e.name not in _PACKAGES:
+            raise
+        raise MissingDependencyError(*_PACKAGES[e.name], needed_for) from e
 
 
 class TargetError(BridgeError, ValueError):

@@ -469,7 +469,7 @@ def main(name: str) -> None:
     os.chdir(ROOT)
     try:
         if sys.version_info[:2] < OLDEST_PYTHON:
-            # What follows needs a supported Python; the environments choose theirs anyway.
+            # The commands need a supported Python; environments choose their own.
             newer = main_python()
             os.execv(newer.path, [newer.path, *sys.argv])
         command(options, rest)

@@ -21,7 +21,15 @@ from playwright.sync_api import sync_playwright
 
 WIDTHS = (1280, 400)
 """Widths of windows in pixels: a laptop's, and a phone's."""
-SHOWN = ("index", "saving", "errors", "reference/save", "reference/errors", "gallery", "benchmarks")
+SHOWN = (
+    "index",
+    "saving",
+    "errors",
+    "reference/save",
+    "reference/errors",
+    "where-it-runs",
+    "benchmarks",
+)
 """Pages that screenshots are taken of."""
 # Elements that are outside the window, and do not scroll within another one.
 _WIDE = """() => {

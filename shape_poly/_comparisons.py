@@ -63,12 +63,10 @@ class Comparison:
     right: Dim
 
     def __post_init__(self) -> None:
-        for name in ("left", "right"):
-            # Normal forms make equal comparisons equal objects.
-            side = getattr(self, name)
-            value = side.constant_value() if isinstance(side, DimExpr) else None
-            if value is not None:
-                object.__setattr__(self, name, value)
+        # Normal forms make equal comparisons equal objects.
+        for name, side in (("left", self.left), ("right", self.right)):
+            if isinstance(side, DimExpr):
+                object.__setattr__(self, name, as_dim(side))
 
     def holds(self, values: Mapping[str, int]) -> bool:
         """Returns whether it holds for these values; False if a divisor is 0.
@@ -176,10 +174,10 @@ def _parse_side(text: str, start: int, end: int) -> Dim:
 
 def as_comparison(constraint: str | Comparison) -> Comparison:
     """Returns a comparison as it is, and parses a text; each text is parsed once."""
-    return _parsed(constraint) if isinstance(constraint, str) else constraint
+    return _parse_once(constraint) if isinstance(constraint, str) else constraint
 
 
-_parsed = functools.lru_cache(maxsize=1024)(parse_comparison)
+_parse_once = functools.lru_cache(maxsize=1024)(parse_comparison)
 
 
 Relation: TypeAlias = Literal[">=", "==", "!="]
@@ -226,7 +224,5 @@ def make_difference_fact(comparison: Comparison) -> Fact:
             return Fact(">=", right - left)
         case "<":
             return Fact(">=", right - left - 1)
-        case "==":
-            return Fact("==", left - right)
-        case _:
-            return Fact("!=", left - right)
+        case "==" | "!=" as relation:
+            return Fact(relation, left - right)

@@ -160,7 +160,8 @@ def parse_dimension(text: str, *, simplify: bool = False) -> Dim:
     """
     reader = DimParser(text, tokenize(text), simplify=simplify)
     result = reader.dimension()
-    reader.expect_end()
+    if not reader.is_at_end():
+        raise reader.make_expected_error("an operator or the end")
     return result
 
 
@@ -207,10 +208,6 @@ class DimParser:
 
     def is_at_end(self) -> bool:
         return self.token.kind == "end"
-
-    def expect_end(self) -> None:
-        if not self.is_at_end():
-            raise self.make_expected_error("an operator or the end")
 
     def make_expected_error(self, what: str) -> DimensionSyntaxError:
         """Makes an error for an unexpected token; `what` was expected."""
@@ -292,20 +289,16 @@ class DimParser:
             exponents.append(self._factor_of_exponent())
         value = exponents.pop()
         while exponents:  # a^2^3 is a^(2^3)
-            value = self._power(exponents.pop(), value, start)
-        return self._power(value, 1, start)
+            value = exponents.pop() ** value
+            if value > _MAX_POWER:
+                raise self._make_power_error(start)
+        return value
 
     def _factor_of_exponent(self) -> int:
         start = self.token
         negative = self.take("-")
         value = self._atom().constant_value()
         if value is None or negative or not 0 <= value <= _MAX_POWER:
-            raise self._make_power_error(start)
-        return value
-
-    def _power(self, base: int, exponent: int, start: Token) -> int:
-        value: int = base**exponent
-        if value > _MAX_POWER:
             raise self._make_power_error(start)
         return value
 

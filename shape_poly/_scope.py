@@ -68,9 +68,9 @@ class SymbolicScope:
           DimensionSyntaxError: the text of a constraint is not a comparison.
           ContradictionError: no sizes satisfy the constraints.
         """
-        parsed = tuple(dict.fromkeys(as_comparison(c) for c in constraints))
-        object.__setattr__(self, "constraints", parsed)
-        conflict = find_conflict(parsed, time_limit=_MAX_CONFLICT_SECONDS) if check else None
+        comparisons = tuple(dict.fromkeys(map(as_comparison, constraints)))
+        object.__setattr__(self, "constraints", comparisons)
+        conflict = find_conflict(comparisons, time_limit=_MAX_CONFLICT_SECONDS) if check else None
         if conflict:
             raise ContradictionError(conflict)
 

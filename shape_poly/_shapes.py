@@ -105,9 +105,8 @@ class _ShapeReader:
     ) -> None:
         self._text, self._like, self._scope = text, like, scope
         self._dimensions: list[Dim] = []
-        parsed = tokenize(text, ShapeSyntaxError)
-        parsed, self._closing = _drop_outer_parentheses(parsed)
-        self._reader = DimParser(text, parsed, simplify=True, error=ShapeSyntaxError)
+        tokens, self._closing = _drop_outer_parentheses(tokenize(text, ShapeSyntaxError))
+        self._reader = DimParser(text, tokens, simplify=True, error=ShapeSyntaxError)
 
     def shape(self) -> tuple[Dim, ...]:
         reader = self._reader

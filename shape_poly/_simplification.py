@@ -106,7 +106,7 @@ def _floordiv_by_constant(x: DimExpr, k: int) -> DimExpr:
             if len(replaced.terms) < len(x.terms):
                 return (
                     whole
-                    - _floordiv_by_sign(inner, j) * (c * j // k)
+                    - _floordiv(inner, atom.operands[1]) * (c * j // k)
                     + _floordiv_by_constant(replaced, k)
                 )
     nested = [(a, rest) for a, c, rest in _iter_operations(x, "floordiv") if c == 1]
@@ -119,10 +119,6 @@ def _floordiv_by_constant(x: DimExpr, k: int) -> DimExpr:
     return whole + (
         raw_operation("floordiv", x, DimExpr.constant(k)) if quotient is None else quotient
     )
-
-
-def _floordiv_by_sign(x: DimExpr, k: int) -> DimExpr:
-    return _floordiv_by_constant(x, k) if k > 0 else _floordiv_by_constant(-x, -k)
 
 
 def _mod_by_constant(x: DimExpr, k: int) -> DimExpr:

@@ -36,7 +36,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--record-errors",
         action="store_true",
-        help="write the largest errors of the real models into tests/models/consumers.json",
+        help="write the errors of the real models into tests/models/consumers.json, and the sizes "
+        "of their files into tests/models/measures.json",
     )
 
 

@@ -70,7 +70,7 @@ def write(folder: Path) -> None:
             updates_params=True,
         ),
     }
-    written = save_litert(folder / "digits.tflite", signatures, params=state)
+    written = save_litert(folder / "digits.tflite", signatures, params=state, overwrite=True)
     names = list(written.signatures["get_weights"].outputs)
     (folder / "weights.json").write_text(json.dumps(names))
     for kind, digits in (("upright", images[:others]), ("slanted", slanted)):

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Generates text in ONNX Runtime, with the cache as an argument and a result.
 
-Reads FOLDER/prefill.onnx and FOLDER/decode.onnx, which tf2onnx made of FOLDER/for_converters, and
-fails if a token differs from JAX's in FOLDER/reference.npz.
+Reads FOLDER/onnx, which write.py wrote with --onnx, and fails if a token differs from JAX's in
+FOLDER/reference.npz.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def generate(folder: Path) -> None:
     import onnxruntime
 
     prefill, decode = (
-        onnxruntime.InferenceSession(str(folder / f"{name}.onnx")) for name in ("prefill", "decode")
+        onnxruntime.InferenceSession(str(folder / "onnx" / f"{name}.onnx"))
+        for name in ("prefill", "decode")
     )
     cache_names = [each.name for each in decode.get_inputs() if each.name.startswith("cache")]
     names = ["next_token", *(f"new_{name}" for name in cache_names)]

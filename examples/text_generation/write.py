@@ -3,8 +3,8 @@
 
 FOLDER/generator.tflite has the signatures prefill and decode, which share a cache, and predict,
 which has none. FOLDER/reference.npz has a prompt, and the tokens that Keras Hub generates in JAX.
-With --for-converters, FOLDER/for_converters is a SavedModel for ONNX, whose signatures prefill and
-decode take and return the cache.
+With --onnx, FOLDER/onnx has ONNX models prefill and decode over one file of weights, which take and
+return the cache.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--words", type=int, default=1000, help="number of known tokens")
     parser.add_argument("--length", type=int, default=512, help="maximum length of a text")
     parser.add_argument("--count", type=int, default=500, help="number of tokens of the reference")
-    parser.add_argument("--for-converters", action="store_true", help="also write a SavedModel")
+    parser.add_argument("--onnx", action="store_true", help="also write ONNX models")
     options = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     os.environ["KERAS_BACKEND"] = "jax"  # before Keras is imported
@@ -42,12 +42,10 @@ def main() -> None:
     write(**vars(options))
 
 
-def write(
-    folder: Path, count: int, words: int, length: int, for_converters: bool, **sizes: int
-) -> None:
+def write(folder: Path, count: int, words: int, length: int, onnx: bool, **sizes: int) -> None:
     """Writes the files."""
     from examples.text_generation.model import Generator, generate_in_keras, make_model
-    from jax2tf_bridge import Signature, Target, save, save_litert
+    from jax2tf_bridge import Signature, save_litert, save_onnx
 
     model = make_model(words=words, length=length, **sizes)
     prompt = np.random.default_rng(0).integers(0, words, _PROMPT_LENGTH).astype(np.int32)
@@ -71,19 +69,17 @@ def write(
         "decode": Signature(generator.decode, args=[prompt[:1]], updates_params=True),
         "predict": take_text(generator.predict),
     }
-    written = save_litert(folder / "generator.tflite", signatures, params=state)
+    written = save_litert(folder / "generator.tflite", signatures, params=state, overwrite=True)
     print(f"{written.path}: {written.size} bytes")
 
-    if not for_converters:
+    if not onnx:
         return
     cache = [state["cache"], state["length"]]
     signatures = {
         "prefill": take_text(generator.start),
         "decode": Signature(generator.go_on, args=[prompt[:1], *cache]),
     }
-    target = Target.converters()
-    save(folder / "for_converters", signatures, params=state["params"], target=target)
-    print(f"{folder / 'for_converters'}: prefill, decode")
+    print(save_onnx(folder / "onnx", signatures, params=state["params"], overwrite=True))
 
 
 if __name__ == "__main__":

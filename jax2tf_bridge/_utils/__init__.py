@@ -1,40 +1,21 @@
 """Small helpers that know nothing of the bridge."""
 
-from jax2tf_bridge._utils._json_values import JsonProblem, JsonValue
-from jax2tf_bridge._utils._plot_axes import TIME_TICKS, PlotAxis, nearest_ticks
-from jax2tf_bridge._utils._private_names import SeamName
-from jax2tf_bridge._utils._running import once_per_object, progress_bar, reraise_interrupts
-from jax2tf_bridge._utils._texts import (
-    array_type_text,
-    as_integer,
-    did_you_mean,
-    in_units,
-    number_of,
-    number_text,
-    one_line,
-    printable,
-    some,
-    unknown_name_text,
-)
-
-__all__ = [
-    "TIME_TICKS",
-    "JsonProblem",
-    "JsonValue",
-    "PlotAxis",
-    "SeamName",
-    "array_type_text",
-    "as_integer",
-    "did_you_mean",
-    "in_units",
-    "nearest_ticks",
-    "number_of",
-    "number_text",
-    "once_per_object",
-    "one_line",
-    "printable",
-    "progress_bar",
-    "reraise_interrupts",
-    "some",
-    "unknown_name_text",
-]
+from jax2tf_bridge._utils._json_values import JsonProblem as JsonProblem
+from jax2tf_bridge._utils._json_values import JsonValue as JsonValue
+from jax2tf_bridge._utils._plot_axes import TIME_TICKS as TIME_TICKS
+from jax2tf_bridge._utils._plot_axes import PlotAxis as PlotAxis
+from jax2tf_bridge._utils._plot_axes import nearest_ticks as nearest_ticks
+from jax2tf_bridge._utils._private_names import SeamName as SeamName
+from jax2tf_bridge._utils._running import once_per_object as once_per_object
+from jax2tf_bridge._utils._running import progress_bar as progress_bar
+from jax2tf_bridge._utils._running import reraise_interrupts as reraise_interrupts
+from jax2tf_bridge._utils._texts import array_type_text as array_type_text
+from jax2tf_bridge._utils._texts import as_integer as as_integer
+from jax2tf_bridge._utils._texts import did_you_mean as did_you_mean
+from jax2tf_bridge._utils._texts import in_units as in_units
+from jax2tf_bridge._utils._texts import number_of as number_of
+from jax2tf_bridge._utils._texts import number_text as number_text
+from jax2tf_bridge._utils._texts import one_line as one_line
+from jax2tf_bridge._utils._texts import printable as printable
+from jax2tf_bridge._utils._texts import some as some
+from jax2tf_bridge._utils._texts import unknown_name_text as unknown_name_text

@@ -107,7 +107,7 @@ def did_you_mean(word: str, known: Iterable[str], *, quoted: bool = False) -> st
 
 
 def unknown_name_text(kind: str, name: str, known: Iterable[str]) -> str:
-    """Says that there is nothing of a name, with the nearest names and all that there are.
+    """Says that a name is unknown, and lists the nearest names and all known ones.
 
     >>> unknown_name_text("signature", "sreve", ["serve", "embed"])
     "no signature 'sreve': did you mean 'serve'? There are: serve, embed."

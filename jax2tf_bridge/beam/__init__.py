@@ -3,14 +3,10 @@
 It needs Apache Beam, and TensorFlow where the pipeline runs.
 """
 
-from jax2tf_bridge.errors import MissingDependencyError
+from jax2tf_bridge.errors import name_missing_package
 
-try:
+with name_missing_package("A model handler for RunInference"):
     import apache_beam as _beam  # noqa: F401
-except ModuleNotFoundError as e:
-    if e.name != "apache_beam":
-        raise
-    raise MissingDependencyError("Apache Beam", "beam", "A model handler for RunInference") from e
 
 from jax2tf_bridge.beam._model_handler import ModelHandler
 

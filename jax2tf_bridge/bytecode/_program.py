@@ -162,6 +162,19 @@ _CALLEES = {"call": "callee", "composite": "decomposition"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class InlinedCall:
+    """A call that was replaced by the operations of the called function.
+
+    Attributes:
+      name: the name of the function.
+      source: the user's line of the call, if known.
+    """
+
+    name: str
+    source: str | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Operation:
     """An operation.
 
@@ -176,6 +189,8 @@ class Operation:
         fields of structures are separate attributes (`lhs_contracting_dimensions`).
       regions: the block of each region that is not empty.
       source: the user's line, such as "model.py:12", if known.
+      calls: the calls of the user's functions that the operation replaces together with others,
+        the outermost first.
     """
 
     name: str
@@ -184,6 +199,7 @@ class Operation:
     attributes: Mapping[str, Attribute]
     regions: tuple[Block, ...] = ()
     source: str | None = None
+    calls: tuple[InlinedCall, ...] = ()
 
     @property
     def callee(self) -> str | None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NoReturn, TypeAlias
 
@@ -20,7 +20,7 @@ from jax2tf_bridge.bytecode._attributes import (
     Tensor,
     TypeReference,
 )
-from jax2tf_bridge.bytecode._layout import Data, Layout, Strings, read_data, read_layout
+from jax2tf_bridge.bytecode._layout import Data, Layout, read_data, read_layout
 from jax2tf_bridge.bytecode._operations import MODULE, ModuleWalk, OperationMatch
 from jax2tf_bridge.bytecode._types import Types, UnknownTypeError
 from jax2tf_bridge.bytecode._vhlo import PROPERTIES, find_stablehlo_name
@@ -31,13 +31,13 @@ Version: TypeAlias = tuple[int, int, int]
 
 _FUNCTION, _CUSTOM_CALL, _CONSTANT = "func", "custom_call", "constant"
 
-_PRODUCER = re.compile(r"StableHLO_v([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})")
+# MLIR bytecode begins with its own version, a number of one byte, and the name of its producer.
+_ARTIFACT = re.compile(
+    rb"ML\xefR[\x01-\xff]StableHLO_v([0-9]{1,5})\.([0-9]{1,5})\.([0-9]{1,5})\x00"
+)
 _FUNC_DIALECT = frozenset({"func", "call"})
 _NOT_COUNTED = frozenset({MODULE, "builtin.unrealized_conversion_cast"})
 """The module itself, and casts between VHLO and other dialects that only exist in files."""
-
-_MAX_KEY_LENGTH = 100
-"""Maximum length of each of the two names in the key of a nested attribute."""
 
 _MAX_CONSTANTS = 10
 """Maximum number of constants in the summary."""
@@ -87,21 +87,16 @@ class ModuleSummary:
     constant_bytes: int
     largest_constants: tuple[ModuleConstant, ...]
     unknown: tuple[str, ...]
-    _calls: Mapping[str, tuple[Mapping[str, str], ...]] = field(repr=False, compare=False)
-    _strings: Strings = field(repr=False, compare=False)
-    call_results: Mapping[str, int] = field(default_factory=dict)
+    call_results: Mapping[str, int]
 
-    def strings(self) -> tuple[str, ...]:
-        """Returns all strings of the module: names, attributes, source locations."""
-        return tuple(self._strings[i] for i in range(len(self._strings)))
 
-    def custom_call_attributes(self, name: str) -> list[dict[str, str]]:
-        """Returns the string attributes of each custom call of a target, by name.
-
-        Strings in a dictionary are named "mhlo.backend_config.NAME". Calls whose attributes are
-        all equal may be listed once.
-        """
-        return [dict(attributes) for attributes in self._calls.get(name, ())]
+def read_stablehlo_version(module: memoryview) -> Version | None:
+    """Returns the StableHLO version of a module; None if it is not a portable artifact."""
+    match = _ARTIFACT.match(module)
+    if match is None:
+        return None
+    major, minor, patch = map(int, match.groups())
+    return major, minor, patch
 
 
 def read_summary(data: Data) -> ModuleSummary:
@@ -126,6 +121,7 @@ def read_main_types(data: Data) -> tuple[tuple[str, ...], tuple[str, ...]]:
 class _SummaryReader:
     def __init__(self, view: memoryview, *, top_only: bool = False) -> None:
         self._layout = layout = read_layout(view)
+        self._version = read_stablehlo_version(view)
         self._entries_left = min(layout.max_entries, _MAX_ENTRIES)
         self._attributes = RawAttributes(layout)
         self._types = Types(layout, min(layout.max_characters, _MAX_CHARACTERS))
@@ -142,9 +138,14 @@ class _SummaryReader:
         names = (self._read_text(op, "sym_name") for op in self._find_matches(_FUNCTION))
         functions = tuple(name for name in names if name is not None)
         constants = self._constants()
-        counts, calls, results = self._summarize_custom_calls()
+        counts: Counter[str] = Counter()
+        call_results: dict[str, int] = {}
+        for op in self._find_matches(_CUSTOM_CALL):
+            name = self._read_text(op, "call_target_name") or ""
+            counts[name] += self._walk.match_counts[op]
+            call_results[name] = max(call_results.get(name, 0), op.results)
         return ModuleSummary(
-            _parse_version(self._layout.producer),
+            self._version,
             _sort_counts(_count_operations(self._layout, self._walk)),
             _sort_counts(counts),
             inputs,
@@ -153,9 +154,7 @@ class _SummaryReader:
             sum(constant.size for constant in constants),
             tuple(sorted(constants, key=lambda c: -c.size)[:_MAX_CONSTANTS]),
             tuple(self._unknown),
-            calls,
-            self._layout.strings,
-            MappingProxyType(results),
+            MappingProxyType(call_results),
         )
 
     def main_types(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -196,7 +195,10 @@ class _SummaryReader:
             dictionary = self._attributes.read(op.attributes)
             if not isinstance(dictionary, Dictionary):
                 _fail("an operation's attributes are not a dictionary")
-            self._charge(len(dictionary.entries))
+            # Many operations may share a large dictionary, so the number of entries is limited.
+            self._entries_left -= len(dictionary.entries)
+            if self._entries_left < 0:
+                _fail("its dictionaries have more entries together than the module has bytes")
             for attribute, index in dictionary.entries:
                 if attribute in indices:
                     _fail(f"an operation has two attributes {attribute[:100]!r}")
@@ -206,12 +208,6 @@ class _SummaryReader:
     def _add_unknown(self, what: str) -> None:
         if len(self._unknown) < _MAX_UNKNOWN:
             self._unknown[what] = None
-
-    def _charge(self, entries: int) -> None:
-        # Many operations may share a large dictionary, so the total number of entries is limited.
-        self._entries_left -= entries
-        if self._entries_left < 0:
-            _fail("its dictionaries have more entries together than the module has bytes")
 
     def _attribute(self, op: OperationMatch, name: str) -> RawAttribute:
         index = self._attribute_indices(op).get(name)
@@ -238,34 +234,6 @@ class _SummaryReader:
             self._add_unknown(str(e))
             return "unknown"
 
-    def _summarize_custom_calls(
-        self,
-    ) -> tuple[Counter[str], Mapping[str, tuple[Mapping[str, str], ...]], dict[str, int]]:
-        counts: Counter[str] = Counter()
-        results: dict[str, int] = {}
-        calls: dict[str, list[Mapping[str, str]]] = {}
-        for op in self._find_matches(_CUSTOM_CALL):
-            texts = dict(self._read_texts(self._attribute_indices(op).items()))
-            name = texts.get("call_target_name", "")
-            counts[name] += self._walk.match_counts[op]
-            results[name] = max(results.get(name, 0), op.results)
-            calls.setdefault(name, []).append(texts)
-        attributes = {name: tuple(texts_of_calls) for name, texts_of_calls in calls.items()}
-        return counts, MappingProxyType(attributes), results
-
-    def _read_texts(self, named: Iterable[tuple[str, int]]) -> Iterator[tuple[str, str]]:
-        """Yields the attributes that are strings, and the strings within dictionaries."""
-        for name, index in named:
-            value = self._attributes.read(index)
-            if isinstance(value, str):
-                yield name, value
-            elif isinstance(value, Dictionary):
-                self._charge(len(value.entries))
-                for inner, inner_index in value.entries:
-                    text = self._attributes.read(inner_index)
-                    if isinstance(text, str):
-                        yield f"{name[:_MAX_KEY_LENGTH]}.{inner[:_MAX_KEY_LENGTH]}", text
-
 
 def _count_operations(layout: Layout, walk: ModuleWalk) -> Counter[str]:
     counts: Counter[str] = Counter()
@@ -284,14 +252,6 @@ def _count_operations(layout: Layout, walk: ModuleWalk) -> Counter[str]:
 
 def _sort_counts(counts: Counter[str]) -> Mapping[str, int]:
     return MappingProxyType(dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))))
-
-
-def _parse_version(producer: str) -> Version | None:
-    match = _PRODUCER.fullmatch(producer)
-    if match is None:
-        return None
-    major, minor, patch = (int(part) for part in match.groups())
-    return major, minor, patch
 
 
 def _fail(problem: str) -> NoReturn:

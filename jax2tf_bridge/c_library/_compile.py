@@ -29,13 +29,14 @@ from jax2tf_bridge.c_library._read import make_processing_error, read_interface,
 from jax2tf_bridge.errors import (
     Argument,
     Message,
-    MissingDependencyError,
     ModuleError,
     SavingError,
     UnsupportedByTargetError,
     make_path_error,
+    name_missing_package,
 )
 from jax2tf_bridge.saved_model import SERVING_DEFAULT
+from jax2tf_bridge.signatures import find_model
 from jax2tf_bridge.storage import as_path, check_free, on_disk, whole_directory
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ _TRIPLES = {
     ("Darwin", "arm64"): "aarch64-apple-darwin",
     ("Darwin", "x86_64"): "x86_64-apple-darwin",
 }
-_MARKER = "CMakeLists.txt"
+_MARKER = "runtime/bridge_program.h"
 """File that every library has."""
 
 _OLDEST = (2, 21)
@@ -117,6 +118,7 @@ def compile_library(
     target_cpu: str = "",
     multithreading: bool = False,
     shared: bool = False,
+    overwrite: bool = False,
 ) -> CompiledLibrary:
     """Compiles functions to a folder with a C library, which needs neither Python nor TensorFlow.
 
@@ -125,7 +127,7 @@ def compile_library(
     its sizes. All of them use the same weights.
 
     Args:
-      path: the folder to write; it must not exist.
+      path: the folder to write, which must not exist or must be empty.
       source: the folder of a SavedModel that `save` wrote, the path of a .jaxfn file, or what
         `save` takes as `signatures`: a Signature, a function, or a mapping of them by name.
       params: the weights of functions, as in `save`.
@@ -143,6 +145,7 @@ def compile_library(
         processor of the architecture. Programs for a newer one are faster.
       multithreading: whether large products of matrices and convolutions use several threads.
       shared: whether to build NAME.so with this machine's compiler, for `load_library`.
+      overwrite: whether to replace a library at `path`.
 
     Returns:
       A description of the library: paths, compiled sizes, and sizes in bytes. Print it.
@@ -156,6 +159,7 @@ def compile_library(
       MissingDependencyError: TensorFlow is not installed.
       ModuleError: the installed TensorFlow has no suitable tfcompile, or the compiler fails.
       ExportError: an export fails, as in `export`.
+      FileExistsError: `path` exists and may not be replaced.
       OSError: a file cannot be read or written.
 
     >>> import tempfile, numpy as np
@@ -174,7 +178,7 @@ def compile_library(
            [3., 3.]], dtype=float32)}
     """
     folder = Path(path)
-    _check_free(folder)
+    check_free(folder, overwrite=overwrite, has=_MARKER)
     name = _check_name(name, folder)
     if shared and target_triple is not None:
         raise SavingError(
@@ -193,7 +197,7 @@ def compile_library(
         interface = read_interface(model, name, signatures, sizes)
         tensorflow = _find_tensorflow()
         check_interrupts()
-        with whole_directory(folder, has=_MARKER) as staged:
+        with whole_directory(folder, overwrite=overwrite, has=_MARKER) as staged:
             target = Path(staged)
             files = _Files(target, interface, weights, triple, target_cpu, multithreading)
             files.write(tensorflow, model, Path(temporary))
@@ -209,14 +213,6 @@ def compile_library(
         object_bytes=sum(f.stat().st_size for f in (folder / "programs").glob("*.o")),
         weights_bytes=interface.weights_size,
     )
-
-
-def _check_free(folder: Path) -> None:
-    try:
-        check_free(folder, overwrite=False)
-    except FileExistsError:  # its text names `overwrite`, which only other functions take
-        text = "is there already. Remove it, or name a new folder"
-        raise make_path_error(FileExistsError, errno.EEXIST, text, folder) from None
 
 
 def _check_name(name: str | None, folder: Path) -> str:
@@ -249,13 +245,10 @@ def _find_compiler() -> str:
     )
 
 
-def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or ["it said nothing"])[-1]
-
-
-def _first_error(text: str) -> str:
-    """Returns a compiler's first error; its last lines only point at it."""
-    return next((line for line in text.splitlines() if "error:" in line), _last_line(text))
+def _find_error(text: str) -> str:
+    """Returns a compiler's first error, or else its last line."""
+    lines = text.strip().splitlines() or ["it said nothing"]
+    return next((line for line in lines if "error:" in line), lines[-1])
 
 
 @dataclass(frozen=True)
@@ -276,12 +269,8 @@ class _TensorFlow:
 
 
 def _find_tensorflow() -> _TensorFlow:
-    try:
+    with name_missing_package("compile_library"):
         import tensorflow as tf
-    except ModuleNotFoundError as e:
-        if e.name != "tensorflow":
-            raise
-        raise MissingDependencyError("TensorFlow", "tensorflow-cpu", "compile_library") from e
     from jax2tf_bridge.c_library._tf_compat import TFCOMPILE
 
     version = tuple(map(int, re.findall(r"\d+", tf.__version__)[:2]))
@@ -300,14 +289,12 @@ def _find_tensorflow() -> _TensorFlow:
 @contextmanager
 def _open_model(source: Any, params: Any, temporary: Path) -> Iterator[Path]:
     """Opens a SavedModel; saves functions as one in the temporary folder."""
-    is_path = isinstance(source, (str, os.PathLike))
-    if is_path and not as_path(source).exists():
+    if isinstance(source, (str, os.PathLike)) and not as_path(source).exists():
         text = "does not exist. Pass the folder of a SavedModel, or the path of a .jaxfn file"
         raise make_path_error(FileNotFoundError, errno.ENOENT, text, source)
-    if is_path and as_path(source).is_dir():
-        if params is not None:
-            raise SavingError("params are those of functions; a SavedModel has its own.")
-        with on_disk(as_path(source)) as local:
+    folder = find_model(source, params)
+    if folder is not None:
+        with on_disk(folder) as local:
             yield local
         return
     if isinstance(source, (list, tuple)) or (isinstance(source, Mapping) and not source):
@@ -321,9 +308,9 @@ def _open_model(source: Any, params: Any, temporary: Path) -> Iterator[Path]:
         processing = getattr(each, "processing", None)
         if processing is not None and (processing.preprocess or processing.postprocess):
             raise make_processing_error(name or SERVING_DEFAULT)
-    folder = temporary / "model"
-    save(folder, source, params=params, trainable=False, vjp_order=0, warm_up=False)
-    yield folder
+    saved = temporary / "model"
+    save(saved, source, params=params, trainable=False, vjp_order=0, warm_up=False)
+    yield saved
 
 
 class _Files:
@@ -368,7 +355,9 @@ class _Files:
             f"{name}.h": _sources.write_header(self._interface),
             f"{name}.hpp": write_cpp_header(self._interface),
             f"{name}.cc": wrapper,
-            f"{name}.pc.in": _sources.write_pkg_config(name, threads=self._threads),
+            f"{name}.pc.in": _sources.write_pkg_config(
+                name, private_libraries="-lstdc++ -lm" + " -lpthread" * self._threads
+            ),
             "main.c": _sources.write_example(self._interface, separate=self._separate),
             "CMakeLists.txt": _sources.write_cmake(
                 name,
@@ -420,7 +409,7 @@ class _Files:
         )
         if done.returncode:
             raise ModuleError(
-                f"{compiler} cannot build {self._name}.so: {_first_error(done.stderr)}"
+                f"{compiler} cannot build {self._name}.so: {_find_error(done.stderr)}"
             )
 
     def _list_sources(self) -> list[str]:
@@ -514,7 +503,7 @@ class _Files:
         answer = Path(f"{file}.failures")
         if done.returncode or not answer.exists():
             raise ModuleError(
-                f"tfcompile ended with exit code {done.returncode}: {_last_line(done.stderr)}"
+                f"tfcompile ended with exit code {done.returncode}: {_find_error(done.stderr)}"
             )
         failures: list[str | None] = json.loads(answer.read_text())
         return failures

@@ -12,7 +12,7 @@ from jax2tf_bridge.c_library._interface import (
     make_identifier,
 )
 from jax2tf_bridge.saved_model import SERVING_DEFAULT
-from shape_poly import Dim, DimExpr, shape_text
+from shape_poly import Dim, DimExpr
 
 _OWN_NAMES = frozenset(
     {"Error", "Inputs", "Library", "Outputs", "Results", "Shapes", "Sizes", "Span", "count"}
@@ -20,14 +20,7 @@ _OWN_NAMES = frozenset(
 )
 """Names of the namespace, which no signature's namespace can have."""
 
-_ALGEBRA = CAlgebra(
-    "({} + {})",
-    "({} * {})",
-    "detail::floor_div({}, {})",
-    "detail::floor_mod({}, {})",
-    "detail::maximum({}, {})",
-    "detail::minimum({}, {})",
-)
+_ALGEBRA = CAlgebra("detail::")
 """Arithmetic with the functions of the header."""
 
 
@@ -226,8 +219,7 @@ def _struct(name: str, members: Sequence[str], indent: str = "") -> str:
 
 
 def _declare(array: Array, kind: str) -> str:
-    shape = shape_text(array.shape).removeprefix("(").removesuffix(")").rstrip(",")
-    return f"  {kind} {array.identifier};  // [{shape}]"
+    return f"  {kind} {array.identifier};  // {array.sizes_text}"
 
 
 def _element(array: Array) -> str:

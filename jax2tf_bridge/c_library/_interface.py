@@ -13,7 +13,7 @@ from jax2tf_bridge._dtypes import find_dtype
 from jax2tf_bridge.errors import Argument, Message, SavingError
 from jax2tf_bridge.portable import Aval, PortableFunction, variables_in
 from jax2tf_bridge.saved_model import SERVING_DEFAULT
-from shape_poly import Dim, evaluate_shape
+from shape_poly import Dim, evaluate_shape, shape_text
 
 ALIGNMENT = 64
 """Alignment of weights in their file, and size of the file's header, in bytes."""
@@ -92,6 +92,11 @@ class Array:
     def c_type(self) -> str:
         """The C type of a number: of a complex element, the type of its parts."""
         return _C_TYPES.get(self.dtype, "uint8_t")
+
+    @property
+    def sizes_text(self) -> str:
+        """Its sizes, as "[b, 8]"."""
+        return "[" + shape_text(self.shape).removeprefix("(").removesuffix(")").rstrip(",") + "]"
 
     @property
     def is_complex(self) -> bool:
@@ -238,39 +243,42 @@ def round_up(size: int) -> int:
 
 @dataclass(frozen=True)
 class CAlgebra:
-    """Arithmetic on C expressions; each operation is a format of two expressions.
+    """Arithmetic on C expressions.
 
-    >>> CAlgebra("({} + {})", "({} * {})", "div({}, {})", "mod({}, {})", "", "").add("a", "b")
-    '(a + b)'
+    Attributes:
+      prefix: the prefix of the functions floor_div, floor_mod, maximum and minimum.
+      is_checked: whether add and multiply are such functions too, which find overflows.
+
+    >>> CAlgebra("").floordiv(CAlgebra("").add("a", "b"), "c")
+    'floor_div((a + b), c)'
     """
 
-    sum_: str
-    product: str
-    quotient: str
-    remainder: str
-    larger: str
-    smaller: str
+    prefix: str
+    is_checked: bool = False
 
     def constant(self, value: int) -> str:
         return f"INT64_C({value})"
 
     def add(self, left: str, right: str) -> str:
-        return self.sum_.format(left, right)
+        return self._call("add", left, right) if self.is_checked else f"({left} + {right})"
 
     def multiply(self, left: str, right: str) -> str:
-        return self.product.format(left, right)
+        return self._call("multiply", left, right) if self.is_checked else f"({left} * {right})"
 
     def floordiv(self, left: str, right: str) -> str:
-        return self.quotient.format(left, right)
+        return self._call("floor_div", left, right)
 
     def mod(self, left: str, right: str) -> str:
-        return self.remainder.format(left, right)
+        return self._call("floor_mod", left, right)
 
     def maximum(self, left: str, right: str) -> str:
-        return self.larger.format(left, right)
+        return self._call("maximum", left, right)
 
     def minimum(self, left: str, right: str) -> str:
-        return self.smaller.format(left, right)
+        return self._call("minimum", left, right)
+
+    def _call(self, function: str, left: str, right: str) -> str:
+        return f"{self.prefix}{function}({left}, {right})"
 
 
 def quote_c(text: str) -> str:

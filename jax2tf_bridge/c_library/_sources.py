@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -26,17 +27,7 @@ def write_header(interface: Interface) -> str:
     """Returns NAME.h."""
     name, big = interface.name, interface.name.upper()
     parts = [
-        f"""\
-/* {name}: a JAX function as a C library. Written by jax2tf-bridge. */
-#ifndef {big}_H_
-#define {big}_H_
-
-#include <stdint.h>
-
-#ifdef __cplusplus
-extern "C" {{
-#endif
-
+        f"""
 /* A handle holds the buffers of calls. Use it in one thread at a time; each thread can have its
    own. All handles share the weights. */
 typedef struct {name}_handle {name}_handle;
@@ -65,22 +56,35 @@ void {name}_free({name}_handle *handle);
         f"""
 /* The signatures as JSON. */
 const char *{name}_description(void);
+"""
+    )
+    return wrap_header(name, "".join(parts))
 
+
+def wrap_header(name: str, declarations: str) -> str:
+    """Returns NAME.h with its declarations."""
+    big = name.upper()
+    return f"""\
+/* {name}: a JAX function as a C library. Written by jax2tf-bridge. */
+#ifndef {big}_H_
+#define {big}_H_
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {{
+#endif
+{declarations}
 #ifdef __cplusplus
 }}
 #endif
 
 #endif /* {big}_H_ */
 """
-    )
-    return "".join(parts)
 
 
 def _declare(handle: str, signature: Signature) -> str:
     prefix = signature.prefix
-    sizes = [f"  int64_t {make_identifier(v)};" for v in signature.variables]
-    inputs = [_declare_array(array, "const ") for array in signature.inputs]
-    outputs = [_declare_array(array, "") for array in signature.outputs]
     compiled = signature.format_sizes()
     if signature.padded:
         compiled += "; smaller ones are padded"
@@ -89,28 +93,44 @@ def _declare(handle: str, signature: Signature) -> str:
 /* {signature.name.replace("*/", "* /")}: arrays in row-major order.{note}
    Outputs are memory of the caller; an output that is NULL is left out. The memory of an output
    may be that of an input, but not that of another output. */
-typedef struct {{
-{chr(10).join([*sizes, *inputs]) or "  char unused;"}
-}} {prefix}_inputs;
-typedef struct {{
-{chr(10).join(outputs) or "  char unused;"}
-}} {prefix}_outputs;
+{declare_inputs(prefix, signature.variables, signature.inputs)}
+{declare_outputs(prefix, signature.outputs)}
 {handle}_status {prefix}_run({handle}_handle *handle, const {prefix}_inputs *inputs,
     const {prefix}_outputs *outputs);
 """
 
 
+def declare_inputs(prefix: str, variables: Sequence[str], arrays: Sequence[Array]) -> str:
+    """Declares the struct of open sizes and inputs."""
+    sizes = [f"  int64_t {make_identifier(v)};" for v in variables]
+    inputs = [_declare_array(array, "const ") for array in arrays]
+    return _declare_struct(f"{prefix}_inputs", [*sizes, *inputs])
+
+
+def declare_outputs(prefix: str, arrays: Sequence[Array]) -> str:
+    """Declares the struct of outputs."""
+    return _declare_struct(f"{prefix}_outputs", [_declare_array(array, "") for array in arrays])
+
+
+def _declare_struct(name: str, members: Sequence[str]) -> str:
+    return f"""\
+typedef struct {{
+{chr(10).join(members) or "  char unused;"}
+}} {name};"""
+
+
+_NOTES = {
+    "bool": "0 or 1",
+    "bfloat16": "bits of bfloat16",
+    "float16": "bits of float16",
+    "complex64": "real and imaginary parts",
+    "complex128": "real and imaginary parts",
+}
+
+
 def _declare_array(array: Array, const: str) -> str:
-    shape = shape_text(array.shape).removeprefix("(").removesuffix(")").rstrip(",")
-    kinds = {
-        "bool": "0 or 1",
-        "bfloat16": "bits of bfloat16",
-        "float16": "bits of float16",
-        "complex64": "real and imaginary parts",
-        "complex128": "real and imaginary parts",
-    }
-    kind = f", {kinds[array.dtype]}" if array.dtype in kinds else ""
-    return f"  {const}{array.c_type} *{array.identifier}; /* [{shape}]{kind} */"
+    note = f", {_NOTES[array.dtype]}" if array.dtype in _NOTES else ""
+    return f"  {const}{array.c_type} *{array.identifier}; /* {array.sizes_text}{note} */"
 
 
 def describe(interface: Interface) -> str:
@@ -299,14 +319,7 @@ def _pad_bytes(array: Array) -> str:
     return ", ".join(map(str, np.array(number).astype(row.numpy()).tobytes()))
 
 
-_ALGEBRA = CAlgebra(
-    "({} + {})",
-    "({} * {})",
-    "floor_div({}, {})",
-    "floor_mod({}, {})",
-    "maximum({}, {})",
-    "minimum({}, {})",
-)
+_ALGEBRA = CAlgebra("")
 """Arithmetic with the functions of bridge_program.h."""
 
 
@@ -352,18 +365,8 @@ def write_cmake(
 ) -> str:
     """Returns CMakeLists.txt."""
     newline = "\n  "
-    languages = "C CXX ASM" if has_assembly else "C CXX"
     threads = "JAX2TF_BRIDGE_THREADS" in definitions
-    return f"""\
-# Builds lib{name} and an example. Written by jax2tf-bridge.
-cmake_minimum_required(VERSION 3.13)
-project({name} {languages})
-if(NOT CMAKE_BUILD_TYPE)
-  set(CMAKE_BUILD_TYPE Release)
-endif()
-set(CMAKE_CXX_STANDARD 17)
-set(CMAKE_POSITION_INDEPENDENT_CODE ON)
-
+    build = f"""\
 set_source_files_properties(
   {newline.join(objects)}
   PROPERTIES EXTERNAL_OBJECT TRUE)
@@ -390,36 +393,70 @@ set_target_properties({name}_example PROPERTIES LINKER_LANGUAGE CXX)
 if(NOT APPLE)
   target_link_libraries({name}_example PRIVATE -Wl,--gc-sections)
 endif()
+"""
+    languages = "C CXX ASM" if has_assembly else "C CXX"
+    return wrap_cmake(name, languages, "set(CMAKE_CXX_STANDARD 17)", build)
 
+
+def wrap_cmake(name: str, languages: str, standard: str, build: str) -> str:
+    """Returns CMakeLists.txt: the project, the code that builds it, and its installation."""
+    return f"""\
+# Builds lib{name} and an example. Written by jax2tf-bridge.
+cmake_minimum_required(VERSION 3.13)
+project({name} {languages})
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+{standard}
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+
+{build}
 include(GNUInstallDirs)
 install(TARGETS {name} EXPORT {name}
   PUBLIC_HEADER DESTINATION ${{CMAKE_INSTALL_INCLUDEDIR}})
 set(prefix ${{CMAKE_INSTALL_PREFIX}})
 configure_file({name}.pc.in {name}.pc @ONLY)
-install(FILES ${{CMAKE_CURRENT_BINARY_DIR}}/{
-        name
-    }.pc DESTINATION ${{CMAKE_INSTALL_LIBDIR}}/pkgconfig)
+install(FILES ${{CMAKE_CURRENT_BINARY_DIR}}/{name}.pc
+  DESTINATION ${{CMAKE_INSTALL_LIBDIR}}/pkgconfig)
 """
 
 
-def write_pkg_config(name: str, *, threads: bool) -> str:
-    """Returns NAME.pc.in, which CMake completes."""
+def write_pkg_config(
+    name: str, *, libraries: str = "", private_libraries: str = "", runs_with: str = ""
+) -> str:
+    """Returns NAME.pc.in, which CMake completes.
+
+    Args:
+      name: the name of the library.
+      libraries: further libraries that programs link.
+      private_libraries: the libraries that the static library needs.
+      runs_with: the end of the description.
+    """
+    private = f"Libs.private: {private_libraries}\n" if private_libraries else ""
     return f"""\
 prefix=@prefix@
 Name: {name}
-Description: A JAX function as a C library
+Description: A JAX function as a C library{runs_with}
 Version: 1
 Cflags: -I${{prefix}}/@CMAKE_INSTALL_INCLUDEDIR@
-Libs: -L${{prefix}}/@CMAKE_INSTALL_LIBDIR@ -l{name}
-Libs.private: -lstdc++ -lm{" -lpthread" if threads else ""}
-"""
+Libs: -L${{prefix}}/@CMAKE_INSTALL_LIBDIR@ -l{name}{libraries}
+{private}"""
 
 
 def write_example(interface: Interface, *, separate: bool) -> str:
     """Returns main.c, which calls each signature once, with zeros, and prints its outputs."""
     name = interface.name
-    calls = "\n".join(_call(interface, signature) for signature in interface.signatures)
     weights = f'arguments > 1 ? values[1] : "{name}.weights"' if separate else "NULL"
+    calls = [
+        write_call(name, s.prefix, f"{s.name}: ", s.sizes[0], inputs=s.inputs, outputs=s.outputs)
+        for s in interface.signatures
+    ]
+    return wrap_example(name, f"{name}_new(&handle, {weights})", calls)
+
+
+def wrap_example(name: str, opening: str, calls: Sequence[str]) -> str:
+    """Returns main.c, which opens a handle, calls functions, and frees the handle."""
+    newline = "\n"
     return f"""\
 /* Calls each function of {name} once, with zeros. Written by jax2tf-bridge. */
 #include <stdio.h>
@@ -427,8 +464,9 @@ def write_example(interface: Interface, *, separate: bool) -> str:
 
 #include "{name}.h"
 
-static int fail(const {name}_handle *handle) {{
+static int fail({name}_handle *handle) {{
   fprintf(stderr, "%s\\n", {name}_message(handle));
+  {name}_free(handle);
   return 1;
 }}
 
@@ -436,40 +474,55 @@ int main(int arguments, char **values) {{
   {name}_handle *handle = NULL;
   (void)arguments;
   (void)values;
-  if ({name}_new(&handle, {weights}) != {name.upper()}_OK) return fail(handle);
-{calls}
+  if ({opening} != {name.upper()}_OK)
+    return fail(handle);
+{newline.join(calls)}
   {name}_free(handle);
   return 0;
 }}
 """
 
 
-def _call(interface: Interface, signature: Signature) -> str:
-    sizes, prefix = signature.sizes[0], signature.prefix
-    shapes = concrete_shapes(signature.arrays, sizes)
+def write_call(
+    library: str,
+    prefix: str,
+    label: str,
+    sizes: Mapping[str, int],
+    *,
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+) -> str:
+    """Returns the code that calls a function with zeros of these sizes, and prints its outputs.
+
+    Args:
+      library: the name of the library.
+      prefix: the prefix of the function's C names.
+      label: the text before the name of an output.
+      sizes: the open sizes.
+      inputs: its inputs.
+      outputs: its outputs.
+    """
     lines = [f"    {prefix}_inputs inputs = {{0}};", f"    {prefix}_outputs outputs = {{0}};"]
     lines += [f"    inputs.{make_identifier(v)} = {size};" for v, size in sizes.items()]
     frees, prints = [], []
-    outputs = shapes[len(signature.inputs) + len(signature.masks) :]
-    arrays = [("inputs", a, s) for a, s in zip(signature.inputs, shapes, strict=False)]
-    arrays += [("outputs", a, s) for a, s in zip(signature.outputs, outputs, strict=True)]
-    for side, array, shape in arrays:
-        count = int(np.prod(shape, dtype=np.int64)) * (2 if array.is_complex else 1)
-        place = f"{side}.{array.identifier}"
-        lines.append(f"    {place} = calloc({max(count, 1)}, sizeof({array.c_type}));")
-        frees.append(f"    free((void *){place});")
-        if side == "outputs":
-            prints += [
-                f'    printf("%s: {array.identifier} =", {quote_c(signature.name)});',
-                f"    for (int i = 0; i < {min(count, 10)}; ++i) "
-                f'printf(" %g", (double){place}[i]);',
-                '    printf("\\n");',
-            ]
+    for side, arrays in (("inputs", inputs), ("outputs", outputs)):
+        for array, shape in zip(arrays, concrete_shapes(arrays, sizes), strict=True):
+            count = math.prod(shape) * (2 if array.is_complex else 1)
+            place = f"{side}.{array.identifier}"
+            lines.append(f"    {place} = calloc({max(count, 1)}, sizeof({array.c_type}));")
+            frees.append(f"    free((void *){place});")
+            if side == "outputs":
+                prints += [
+                    f'    printf("%s =", {quote_c(label + array.identifier)});',
+                    f"    for (int i = 0; i < {min(count, 10)}; ++i) "
+                    f'printf(" %g", (double){place}[i]);',
+                    '    printf("\\n");',
+                ]
     newline = "\n"
     return f"""\
   {{
 {newline.join(lines)}
-    if ({prefix}_run(handle, &inputs, &outputs) != {interface.name.upper()}_OK) return fail(handle);
+    if ({prefix}_run(handle, &inputs, &outputs) != {library.upper()}_OK) return fail(handle);
 {newline.join([*prints, *frees])}
   }}"""
 

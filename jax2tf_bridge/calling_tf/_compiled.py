@@ -84,11 +84,10 @@ def compile_function(
                 reasons={platform: "no device"},
             )
         return module
-    compiled: CompiledModule = function.get_or_make(
+    return function.get_or_make(
         ("module", *avals, platform, uses_64_bits()),
         lambda: _compile(function.name, function.get_trace(avals), platform, device),
     )
-    return compiled
 
 
 def export_compiled(
@@ -176,8 +175,7 @@ def _make_portable(bytecode: bytes) -> bytes:
             # A copy is an identity, which StableHLO does not have.
             op.results[0].replace_all_uses_with(op.operands[0])
             op.erase()
-        version = ".".join(map(str, jax_compat.current_stablehlo_version()))
-        return jax_compat.serialize_module(module, version)
+        return jax_compat.serialize_module(module)
 
 
 def _parse_type(text: str) -> Aval:

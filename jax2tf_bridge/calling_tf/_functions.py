@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,8 @@ from jax2tf_bridge.portable import Aval
 _CONTROL_FLOW = frozenset(
     {"If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile", "Switch", "Merge"}
 )
+
+T = TypeVar("T")
 
 Results = tuple[list[tf.Tensor], Any]
 """Flat results, and their pytree structure."""
@@ -139,19 +141,17 @@ class FlatFunction(abc.ABC):
           ShapeError: a size is symbolic.
         """
         self._check_sizes_known(avals)
-        trace: FunctionTrace = self.get_or_make(
-            ("trace", *avals, uses_64_bits()), lambda: self._trace(avals)
-        )
-        return trace
+        return self.get_or_make(("trace", *avals, uses_64_bits()), lambda: self._trace(avals))
 
-    def get_or_make(self, key: Any, make: Callable[[], Any]) -> Any:
+    def get_or_make(self, key: Any, make: Callable[[], T]) -> T:
         """Returns the entry for `key`, or makes it without a lock: `make` may run user code.
 
         The cache holds traces, compiled modules and graphs, and derived functions.
         """
         if key not in self._cache:
             self._cache.setdefault(key, make())
-        return self._cache[key]
+        entry: T = self._cache[key]
+        return entry
 
     def _trace(self, avals: Sequence[Aval]) -> FunctionTrace:
         specs = tuple(make_tensor_spec(aval) for aval in avals)

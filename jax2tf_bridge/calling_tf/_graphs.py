@@ -134,11 +134,10 @@ def make_embedded_graph(
     check_no_updates(function.name, traced)
     if traced.concrete.captured_inputs:
         return _embed_graph(function.name, traced, avals, results)
-    embedded: EmbeddedGraph = function.get_or_make(
+    return function.get_or_make(
         ("graph", *avals, *results, uses_64_bits()),
         lambda: _embed_graph(function.name, traced, avals, results),
     )
-    return embedded
 
 
 def _embed_graph(
@@ -181,9 +180,7 @@ def _embed_graph(
 def _drop_control_inputs(graph_def: Any, placeholders: Sequence[str]) -> None:
     control_inputs = {f"^{place}" for place in placeholders}
     for node in graph_def.node:
-        remaining = [reference for reference in node.input if reference not in control_inputs]
-        if len(remaining) < len(node.input):
-            node.input[:] = remaining
+        node.input[:] = [reference for reference in node.input if reference not in control_inputs]
 
 
 def _read_captures(
@@ -244,25 +241,24 @@ def _make_portable(graph_def: Any) -> bytes:
                     pending.append(library[name].node_def)
     del graph_def.library.gradient[:], graph_def.library.registered_gradients[:]
     del graph_def.library.function[:]
-    for function in reached.values():
-        for key in _REMOVED_ATTRIBUTES:
-            function.attr.pop(key, None)
     functions = [*reached.values()]
-    for node in [*graph_def.node, *(n for function in functions for n in function.node_def)]:
+    nodes = [*graph_def.node, *(n for function in functions for n in function.node_def)]
+    for part in (*functions, *nodes):
+        for key in _REMOVED_ATTRIBUTES:
+            part.attr.pop(key, None)
+    for node in nodes:
         node.device = ""
         node.ClearField("experimental_debug_info")
         node.ClearField("experimental_type")
-        for key in _REMOVED_ATTRIBUTES:
-            node.attr.pop(key, None)
         _tf_compat.drop_defaults(node)
     names = {name: f"f{i}" for i, name in enumerate(reached)}
-    _rename(graph_def.node, functions, names)
+    _rename(nodes, functions, names)
     content = b"".join(
         part.SerializeToString(deterministic=True) for part in (graph_def, *functions)
     )
     digest = hashlib.sha256(content).hexdigest()[:32]
     final = {name: f"call_tf_{digest}_{name}" for name in names.values()}
-    _rename(graph_def.node, functions, final)
+    _rename(nodes, functions, final)
     graph_def.library.function.extend(functions)
     return bytes(graph_def.SerializeToString(deterministic=True))
 
@@ -270,7 +266,7 @@ def _make_portable(graph_def: Any) -> bytes:
 def _rename(nodes: Sequence[Any], functions: Sequence[Any], names: Mapping[str, str]) -> None:
     for function in functions:
         function.signature.name = names[function.signature.name]
-    for node in [*nodes, *(n for function in functions for n in function.node_def)]:
+    for node in nodes:
         node.op = names.get(node.op, node.op)
         for callee in _iter_callees(node, node.attr):
             callee.name = names.get(callee.name, callee.name)

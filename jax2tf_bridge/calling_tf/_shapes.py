@@ -43,12 +43,9 @@ def compute_result_shapes(
     if known is not None:
         _check_variables(function, avals, known)
         return known
-    known_shapes: list[JaxShape | None] = [
-        tuple(t.shape) if t.shape.rank is not None and t.shape.is_fully_defined() else None
-        for t in function.get_trace(avals).results
-    ]
-    if all(shape is not None for shape in known_shapes):
-        return [shape for shape in known_shapes if shape is not None]
+    results = function.get_trace(avals).results
+    if all(t.shape.is_fully_defined() for t in results):
+        return [tuple(t.shape) for t in results]
     return _infer_shapes(function, avals, shapes)
 
 
@@ -92,9 +89,9 @@ def _infer_shapes(
     variables = sorted({name for d in symbolic for name in d.variables()})
     trials: list[tuple[dict[str, int], list[tuple[int, ...]]]] = []
     failure: BridgeError | None = None
-    for trial in range(len(_TRIAL_SIZES)):
+    count = len(_TRIAL_SIZES)
+    for trial in range(count):
         # Shifts the sizes per variable, so that no variable is a multiple of another in all trials.
-        count = len(_TRIAL_SIZES)
         sizes = {
             name: _TRIAL_SIZES[(trial + i) % count] + _TRIAL_SIZES[0] * (i // count)
             for i, name in enumerate(variables)

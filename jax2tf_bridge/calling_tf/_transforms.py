@@ -25,6 +25,7 @@ from jax2tf_bridge.calling_tf._shapes import compute_result_shapes
 from jax2tf_bridge.calling_tf._values import get_aval
 from jax2tf_bridge.errors import BridgeError, GradientError
 from jax2tf_bridge.portable import Aval
+from jax2tf_bridge.to_tensorflow import convert_cotangent
 
 
 def make_batch_function(function: FlatFunction, batched: Sequence[bool]) -> FlatFunction:
@@ -34,10 +35,7 @@ def make_batch_function(function: FlatFunction, batched: Sequence[bool]) -> Flat
       function: the function of one row.
       batched: for each flat argument, whether it has a batch axis.
     """
-    batch: FlatFunction = function.get_or_make(
-        ("batch", *batched), lambda: _Batch(function, tuple(batched))
-    )
-    return batch
+    return function.get_or_make(("batch", *batched), lambda: _Batch(function, tuple(batched)))
 
 
 class _Batch(FlatFunction):
@@ -138,7 +136,7 @@ class _Batch(FlatFunction):
     def _is_vectorizable(self, tensors: Sequence[tf.Tensor], row: FunctionTrace) -> bool:
         avals = [get_aval(t) for t in tensors]
         key = ("vectorizable", *avals)
-        return bool(self.get_or_make(key, lambda: self._can_be_vectorized(avals, row)))
+        return self.get_or_make(key, lambda: self._can_be_vectorized(avals, row))
 
     def _can_be_vectorized(self, avals: Sequence[Aval], row: FunctionTrace) -> bool:
         """Returns whether TensorFlow can vectorize every operation, by tracing it."""
@@ -180,11 +178,10 @@ def make_vjp(function: FlatFunction, places: Sequence[int], results: Sequence[in
     Returns:
       A function of the n arguments and the cotangents, which returns a cotangent per place.
     """
-    gradient: FlatFunction = function.get_or_make(
+    return function.get_or_make(
         ("gradient", tuple(places), tuple(results)),
         lambda: _GradientFunction(function, tuple(places), tuple(results)),
     )
-    return gradient
 
 
 class _GradientFunction(FlatFunction):
@@ -218,12 +215,12 @@ class _GradientFunction(FlatFunction):
             gradients = tape.gradient(
                 targets,
                 watched,
-                output_gradients=[_conjugate(cotangent) for cotangent in cotangents],
+                output_gradients=[convert_cotangent(cotangent) for cotangent in cotangents],
                 unconnected_gradients=tf.UnconnectedGradients.ZERO,
             )
         # The gradient of tf.gather is a tf.IndexedSlices.
         dense = [
-            tf.cast(_conjugate(tf.convert_to_tensor(gradient)), tensor.dtype)
+            tf.cast(convert_cotangent(tf.convert_to_tensor(gradient)), tensor.dtype)
             for gradient, tensor in zip(gradients, watched, strict=True)
         ]
         self._check_no_random_numbers(tensors, dense)
@@ -278,11 +275,3 @@ def _find_random_operation(results: Sequence[tf.Tensor]) -> str | None:
             return random_operations[0]
         pending += [t.op for t in op.inputs]
     return None
-
-
-def _conjugate(value: tf.Tensor) -> tf.Tensor:
-    """Converts complex cotangents between JAX's convention and TensorFlow's.
-
-    JAX multiplies a cotangent by the Jacobian, TensorFlow by the conjugate of the Jacobian.
-    """
-    return tf.math.conj(value) if value.dtype.is_complex else value

@@ -145,17 +145,17 @@ def _add_verify_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--runtime",
-        choices=("tensorflow", "litert", "onnx", "openvino"),
+        choices=("tensorflow", "litert", "onnx", "openvino", "tfjs"),
         default="tensorflow",
         help="what runs the model (default tensorflow); all others compare values only",
     )
     parser.add_argument(
         "--model",
         type=Path,
-        metavar="FILE",
+        metavar="PATH",
         help="the model that --runtime runs, converted from the SavedModel: a .tflite file for "
-        "litert, an .onnx file for onnx; openvino takes an .xml or .onnx file, or by default the "
-        "SavedModel",
+        "litert, an .onnx file for onnx, the folder of a graph model for tfjs; openvino takes an "
+        ".xml or .onnx file, or by default the SavedModel",
     )
     parser.add_argument(
         "--latency", action="store_true", help="also measure how long calls take, which takes time"
@@ -334,15 +334,16 @@ def _verify(options: argparse.Namespace, console: Console) -> None:
         variable = report.latency_over or "size"
         options.plot.write_text(_plot_latency(title, variable, report.latencies))
     _show(report, options)
-    if report.problem is not None:
-        raise BridgeError(report.problem)
 
 
 def _show(report: Any, options: argparse.Namespace) -> None:
+    """Prints the report of a check, and raises if the check found a problem."""
     if options.json:
         print_json(report.as_json())
     else:
         show_report(str(report))
+    if report.problem is not None:
+        raise BridgeError(report.problem)
 
 
 def _check_plot(options: argparse.Namespace) -> None:
@@ -454,8 +455,6 @@ def _serve_check(options: argparse.Namespace, console: Console) -> None:
         raise UsageError(f"{', '.join(needless)} {verb} for a load test: add --load")
     outcome = run_serve_check(options.directory, options.tensorflow, options.python, console.step)
     _show(outcome, options)
-    if outcome.problem is not None:
-        raise BridgeError(outcome.problem)
 
 
 def _measure_load(options: argparse.Namespace, console: Console) -> None:
@@ -487,8 +486,6 @@ def _measure_load(options: argparse.Namespace, console: Console) -> None:
     if options.plot is not None:
         options.plot.write_text(report.plot())
     _show(report, options)
-    if report.problem is not None:
-        raise BridgeError(report.problem)
 
 
 @contextlib.contextmanager

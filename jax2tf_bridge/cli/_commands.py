@@ -22,7 +22,9 @@ from jax2tf_bridge._utils import did_you_mean, printable
 from jax2tf_bridge.cli._console import Console, first_line
 from jax2tf_bridge.errors import BridgeError, FileFormatError
 from jax2tf_bridge.inspecting import inspect
+from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.saved_model import SERVING_DEFAULT
+from jax2tf_bridge.serialization import read_function
 from jax2tf_bridge.storage import AnyPath, StoragePath, as_path
 from jax2tf_bridge.targets import Target
 
@@ -80,6 +82,36 @@ def add_output(
     )
 
 
+def add_functions(
+    parser: argparse.ArgumentParser, *, nargs: str = "+", takes_model: bool = False
+) -> None:
+    """Adds the files of functions by signature; `takes_model` for the folder of a SavedModel."""
+    text = "a file that export wrote; with several files, each needs the name of its signature"
+    parser.add_argument(
+        "file",
+        nargs=nargs,
+        type=named_path,
+        metavar=NAMED_PATH,
+        help=f"{text}; or the folder of a SavedModel" if takes_model else text,
+    )
+
+
+def add_params(parser: argparse.ArgumentParser) -> None:
+    """Adds --params."""
+    parser.add_argument(
+        "--params",
+        type=as_path,
+        metavar="WEIGHTS",
+        help="the functions' first argument, shared by all of them: a msgpack or safetensors file, "
+        "or a checkpoint of Orbax",
+    )
+
+
+def add_overwrite(parser: argparse.ArgumentParser) -> None:
+    """Adds --overwrite, for commands that write a model."""
+    parser.add_argument("--overwrite", action="store_true", help="replace the model that is there")
+
+
 _JSON_OF_OUTPUT = "print JSON about what was written, as inspect --json does"
 
 
@@ -91,6 +123,14 @@ def add_json(parser: argparse.ArgumentParser, text: str = _JSON_OF_OUTPUT) -> No
 def print_json(value: Any) -> None:
     """Prints a value as JSON."""
     print(printable(json.dumps(value, indent=2)))
+
+
+def print_result(options: argparse.Namespace, result: Any) -> None:
+    """Prints the text of a result of the bridge, or with --json its JSON."""
+    if options.json:
+        print_json(result.as_json())
+    else:
+        print(printable(str(result)))
 
 
 def report_output(options: argparse.Namespace, output: AnyPath, lines: Iterable[str]) -> None:
@@ -259,6 +299,31 @@ def map_signatures(files: Sequence[NamedPath]) -> dict[str, AnyPath]:
     return paths
 
 
+def read_functions(files: Sequence[NamedPath]) -> dict[str, PortableFunction]:
+    """Reads the functions in files, by the name of the signature.
+
+    Raises:
+      UsageError: two have the same name.
+      FileFormatError, OSError: a file cannot be read.
+    """
+    return {name: read_function(path) for name, path in map_signatures(files).items()}
+
+
+def find_model_folder(files: Sequence[NamedPath]) -> AnyPath | None:
+    """Returns the folder of a SavedModel that is passed in place of files of functions.
+
+    Raises:
+      UsageError: there is something beside the folder.
+    """
+    folders = [path for _, path in files if path.is_dir()]
+    if folders and (len(files) > 1 or files[0][0]):
+        raise UsageError(
+            f"{folders[0]} is a SavedModel, whose signatures already have names. Pass it alone, "
+            "without NAME="
+        )
+    return folders[0] if folders else None
+
+
 @contextlib.contextmanager
 def current_folder_first() -> Iterator[None]:
     """Makes imports in a `with` block search the current folder first."""
@@ -344,8 +409,8 @@ def read_example(file: AnyPath) -> Example:
             f"--example: expected a file .npz or .json with values of inputs by name. Got: {file}"
         )
     try:
-        return _read_json(file) if kind == ".json" else _read_npz(file)
-    except (ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as e:
+        return _read_json(file) if kind == ".json" else read_npz(file)
+    except UNREADABLE as e:
         raise FileFormatError(
             f"--example: {file} cannot be read as {kind} with values of inputs by name: {e}",
             file=str(file),
@@ -360,7 +425,16 @@ def _read_json(file: AnyPath) -> Example:
     return values if isinstance(values, dict) else listed
 
 
-def _read_npz(file: AnyPath) -> Mapping[str, Any]:
+UNREADABLE = (ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error)
+"""Errors of reading values from a damaged file."""
+
+
+def read_npz(file: AnyPath) -> dict[str, np.ndarray]:
+    """Reads arrays by name.
+
+    Raises:
+      ValueError, or others of UNREADABLE: it is no such file, or is damaged.
+    """
     with file.open("rb") as stream:
         arrays = np.load(stream, allow_pickle=False)
         if not isinstance(arrays, np.lib.npyio.NpzFile):

@@ -7,20 +7,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from jax2tf_bridge.cli._commands import (
-    NAMED_PATH,
     Command,
     NamedPath,
     UsageError,
+    add_functions,
     add_json,
     add_output,
-    map_signatures,
-    named_path,
+    add_overwrite,
+    add_params,
+    find_model_folder,
     print_json,
+    print_result,
+    read_functions,
     split_assignment,
 )
-from jax2tf_bridge.cli._console import Console
-from jax2tf_bridge.serialization import read_function
-from jax2tf_bridge.storage import AnyPath, as_path
+from jax2tf_bridge.cli._console import Console, option_name
+from jax2tf_bridge.portable import PortableFunction
+from jax2tf_bridge.storage import AnyPath
 
 _DESCRIPTION = """\
 Compiles the signatures of a SavedModel, or functions in files, to a C library that needs neither
@@ -53,14 +56,7 @@ def _read_sizes(text: str) -> dict[str, int]:
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "file",
-        nargs="+",
-        type=named_path,
-        metavar=NAMED_PATH,
-        help="the folder of a SavedModel that save wrote; or files that export wrote, each with "
-        "the name of its signature if there are several",
-    )
+    add_functions(parser, takes_model=True)
     add_output(parser, "DIR", "the folder of the library to write")
     parser.add_argument(
         "--name",
@@ -89,12 +85,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "TensorFlow's libraries, and compiles each size when it first occurs. --name is by default "
         "the name of the file",
     )
-    parser.add_argument(
-        "--params",
-        type=as_path,
-        metavar="WEIGHTS",
-        help="for files: a msgpack or safetensors file with the functions' first argument",
-    )
+    add_params(parser)
     parser.add_argument(
         "--weights",
         choices=("embedded", "separate"),
@@ -122,6 +113,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="build the shared library for this machine, for jax2tf_bridge.load_library",
     )
+    add_overwrite(parser)
     add_json(parser)
 
 
@@ -145,22 +137,20 @@ def _compile(options: argparse.Namespace, console: Console) -> None:
             target_cpu=options.target_cpu,
             multithreading=options.multithreading,
             shared=options.shared,
+            overwrite=options.overwrite,
         )
-    if options.json:
-        print_json(library.as_json())
-    else:
-        print(library)
+    print_result(options, library)
 
 
 def _write_open(options: argparse.Namespace, console: Console) -> None:
-    given = [
-        f"--{name.replace('_', '-')}"
+    refused = [
+        option_name(name)
         for name, default in _ONLY_FIXED.items()
         if getattr(options, name) != default
     ]
-    if given:
+    if refused:
         raise UsageError(
-            f"{', '.join(given)}: not with --open-sizes, whose library takes any sizes and is "
+            f"{', '.join(refused)}: not with --open-sizes, whose library takes any sizes and is "
             "compiled by TensorFlow where it runs"
         )
     files: list[NamedPath] = options.file
@@ -169,26 +159,22 @@ def _write_open(options: argparse.Namespace, console: Console) -> None:
     from jax2tf_bridge.c_library import write_open_library
 
     with console.step(f"writing {options.output}"):
-        write_open_library(files[0][1], options.output, name=options.name)
+        write_open_library(
+            files[0][1], options.output, name=options.name, overwrite=options.overwrite
+        )
     if options.json:
         print_json({"path": str(options.output)})
     else:
         print(f"{options.output}: a C library for any sizes. Its README.md says how to build it.")
 
 
-def _read_source(options: argparse.Namespace) -> AnyPath | dict[str, Any]:
-    files: list[NamedPath] = options.file
-    folders = [path for _, path in files if path.is_dir()]
-    if not folders:
-        return {name: read_function(path) for name, path in map_signatures(files).items()}
-    if len(files) > 1 or files[0][0]:
-        raise UsageError(
-            f"{folders[0]} is a SavedModel, whose signatures already have names. Pass it alone, "
-            "without NAME="
-        )
+def _read_source(options: argparse.Namespace) -> AnyPath | dict[str, PortableFunction]:
+    folder = find_model_folder(options.file)
+    if folder is None:
+        return read_functions(options.file)
     if options.params is not None:
-        raise UsageError(f"--params: {folders[0]} is a SavedModel, which has its own weights")
-    return folders[0]
+        raise UsageError(f"--params: {folder} is a SavedModel, which has its own weights")
+    return folder
 
 
 COMMAND = Command("compile", "write a C library", _DESCRIPTION, _EXAMPLES, _add_options, _compile)

@@ -234,6 +234,15 @@ def for_command_line(text: str, options: argparse.Namespace) -> str:
     return text.format_with(write)
 
 
+def option_name(argument: str) -> str:
+    """Returns the name of the option for an argument.
+
+    >>> option_name("pad_values"), option_name("target")
+    ('--pad-values', '--tensorflow')
+    """
+    return _OPTIONS.get(argument, f"--{argument.replace('_', '-')}")
+
+
 def option_text(argument: Argument) -> str:
     """Writes an argument as its option of the command line.
 
@@ -243,7 +252,7 @@ def option_text(argument: Argument) -> str:
     "--constraints 'b >= 2' 'c == 3'"
     """
     name, value = argument.name, argument.value
-    option = _OPTIONS.get(name, f"--{name.replace('_', '-')}")
+    option = option_name(name)
     if value is ... or value is True:
         return option
     if isinstance(value, Blank):

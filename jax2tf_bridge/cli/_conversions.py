@@ -6,30 +6,31 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from jax2tf_bridge._utils import printable
 from jax2tf_bridge.cli._commands import (
-    NAMED_PATH,
+    UNREADABLE,
     Command,
-    NamedPath,
     UsageError,
+    add_functions,
     add_json,
     add_output,
+    add_overwrite,
+    add_params,
     add_updates,
     check_output,
     check_updates,
+    find_model_folder,
     map_signatures,
-    named_path,
-    print_json,
+    print_result,
+    read_functions,
+    read_npz,
     report_output,
 )
-from jax2tf_bridge.cli._console import Console
+from jax2tf_bridge.cli._console import Console, option_name
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.saved_model import read_saved_weights
 from jax2tf_bridge.serialization import read_function
-from jax2tf_bridge.storage import AnyPath, as_path, on_disk
+from jax2tf_bridge.storage import AnyPath, as_path
 from jax2tf_bridge.weights import flatten_state, read_weights, unflatten_state, write_weights
 
 _LITERT = """\
@@ -78,33 +79,28 @@ examples:
 
 
 def _add_litert_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "file",
-        nargs="+",
-        type=named_path,
-        metavar=NAMED_PATH,
-        help="a file that export wrote; with several files, each needs the name of its signature; "
-        "or the folder of a SavedModel",
-    )
+    add_functions(parser, takes_model=True)
     add_output(parser, "FILE", "the .tflite file to write")
-    parser.add_argument(
-        "--params",
-        type=as_path,
-        metavar="WEIGHTS",
-        help="a msgpack or safetensors file: the functions' first argument, shared by all of them",
-    )
+    add_params(parser)
     add_updates(parser)
     parser.add_argument(
         "--quantize",
-        choices=("dynamic_range", "float16", "int8"),
-        help="how to replace float32: by int8 weights, float16 weights, or computing with int8",
+        choices=("dynamic_range", "float16", "int8", "int16x8", "as_trained"),
+        help="how to replace float32: by int8 weights, float16 weights, computing with int8, with "
+        "int16 and int8 weights, or with int8 where the function rounds to steps itself",
     )
     parser.add_argument(
         "--representative-data",
         type=as_path,
         metavar="NPZ",
-        help="for int8: a .npz file with typical inputs by name; each array has one entry per call "
-        "on its first axis",
+        help="for int8 and int16x8: a .npz file with typical inputs by name; each array has one "
+        "entry per call on its first axis",
+    )
+    parser.add_argument(
+        "--integers-only",
+        action="store_true",
+        help="for int8, int16x8 and as_trained: take and return integers in place of float32, and "
+        "refuse operations on floats in between",
     )
     parser.add_argument(
         "--no-verify",
@@ -112,6 +108,7 @@ def _add_litert_options(parser: argparse.ArgumentParser) -> None:
         action="store_false",
         help="do not run the model once in LiteRT and compare it with TensorFlow",
     )
+    add_overwrite(parser)
     add_json(parser)
 
 
@@ -139,56 +136,38 @@ def _write_litert(options: argparse.Namespace, console: Console) -> None:
             weight_signatures=options.weight_signatures or None,
             quantize=options.quantize,
             representative_data=data,
+            integers_only=options.integers_only,
             verify=options.verify,
+            overwrite=options.overwrite,
         )
     report_output(options, output, [str(model)])
 
 
 def _read_functions(options: argparse.Namespace) -> AnyPath | dict[str, PortableFunction]:
-    files: list[NamedPath] = options.file
-    folders = [path for _, path in files if path.is_dir()]
-    if folders:
-        if len(files) > 1 or files[0][0]:
+    folder = find_model_folder(options.file)
+    if folder is None:
+        functions = read_functions(options.file)
+        check_updates(options, functions)
+        return functions
+    for name in ("updates_params", "weight_signatures"):
+        if getattr(options, name):
             raise UsageError(
-                f"{folders[0]} is a SavedModel, whose signatures already have names. Pass it "
-                "alone, without NAME="
+                f"{option_name(name)}: {folder} is a SavedModel, which has its own signatures. "
+                "Remove the option"
             )
-        for name in ("updates_params", "weight_signatures"):
-            if getattr(options, name):
-                raise UsageError(
-                    f"--{name.replace('_', '-')}: {folders[0]} is a SavedModel, which has its own "
-                    "signatures. Remove the option"
-                )
-        return folders[0]
-    functions = {name: read_function(path) for name, path in map_signatures(files).items()}
-    check_updates(options, functions)
-    return functions
+    return folder
 
 
 def _add_tfjs_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "file",
-        nargs="+",
-        type=named_path,
-        metavar=NAMED_PATH,
-        help="a file that export wrote; with several files, each needs the name of its signature; "
-        "or the folder of a SavedModel",
-    )
-    add_output(parser, "FOLDER", "the folder to write")
-    parser.add_argument(
-        "--params",
-        type=as_path,
-        metavar="WEIGHTS",
-        help="a msgpack or safetensors file: the functions' first argument, shared by all of them",
-    )
+    add_functions(parser, takes_model=True)
+    add_output(parser, "DIR", "the folder to write")
+    add_params(parser)
     parser.add_argument(
         "--quantize",
         choices=("float16", "uint16", "uint8"),
         help="the dtype of stored float32 weights",
     )
-    parser.add_argument(
-        "--overwrite", action="store_true", help="replace the model in the folder, if there is one"
-    )
+    add_overwrite(parser)
     parser.set_defaults(updates_params=(), weight_signatures=())
     add_json(parser, "print a description of the models as JSON")
 
@@ -205,18 +184,13 @@ def _write_tfjs(options: argparse.Namespace, console: Console) -> None:
             quantize=options.quantize,
             overwrite=options.overwrite,
         )
-    if options.json:
-        print_json(model.as_json())
-        return
-    for line in str(model).splitlines():
-        print(printable(line))
+    print_result(options, model)
 
 
 def _read_samples(file: AnyPath) -> list[Mapping[str, Any]]:
     try:
-        with on_disk(file) as local, np.load(local, allow_pickle=False) as arrays:
-            by_name = dict(arrays)
-    except (ValueError, EOFError) as e:
+        by_name = read_npz(file)
+    except UNREADABLE as e:
         raise FileFormatError(
             f"{file} is not an .npz file of arrays, as numpy.savez writes: {e}", file=str(file)
         ) from e
@@ -231,20 +205,9 @@ def _read_samples(file: AnyPath) -> list[Mapping[str, Any]]:
 
 
 def _add_onnx_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "file",
-        nargs="+",
-        type=named_path,
-        metavar=NAMED_PATH,
-        help="a file that export wrote; with several files, each needs the name of its signature",
-    )
-    add_output(parser, "PATH", "the .onnx file to write; for several functions, the new folder")
-    parser.add_argument(
-        "--params",
-        type=as_path,
-        metavar="WEIGHTS",
-        help="a msgpack or safetensors file: the functions' first argument, shared by all of them",
-    )
+    add_functions(parser)
+    add_output(parser, "PATH", "the .onnx file to write; for several functions, the folder")
+    add_params(parser)
     parser.add_argument(
         "--opset",
         type=int,
@@ -253,12 +216,18 @@ def _add_onnx_options(parser: argparse.ArgumentParser) -> None:
         help="the version of ONNX's operations, 18 to 23 (default: %(default)s)",
     )
     parser.add_argument(
+        "--functions",
+        action="store_true",
+        help="make functions of the model of jitted functions that are called several times",
+    )
+    parser.add_argument(
         "--no-verify",
         dest="verify",
         action="store_false",
         help="do not run the model once in ONNX Runtime and compare it with JAX, as far as these "
         "are installed",
     )
+    add_overwrite(parser)
     add_json(parser, "print JSON about what was written")
 
 
@@ -279,12 +248,15 @@ def _write_onnx(options: argparse.Namespace, console: Console) -> None:
 
     with console.step(f"converting to {output}"):
         model = save_onnx(
-            output, functions, params=options.params, opset=options.opset, verify=options.verify
+            output,
+            functions,
+            params=options.params,
+            opset=options.opset,
+            functions=options.functions,
+            verify=options.verify,
+            overwrite=options.overwrite,
         )
-    if options.json:
-        print_json(model.as_json())
-    else:
-        print(printable(str(model)))
+    print_result(options, model)
 
 
 def _add_weights_options(parser: argparse.ArgumentParser) -> None:

@@ -250,21 +250,21 @@ def _render_fold(fold: Fold) -> Iterator[str]:
 
 
 def largest(
-    sizes: Sequence[tuple[str, int]], most: int, *, in_order: bool = False
+    sizes: Sequence[tuple[str, int]], max_count: int, *, in_order: bool = False
 ) -> list[tuple[str, int]]:
     """Returns the largest sizes with their labels, the largest first, and the sum of all others.
 
     Args:
       sizes: labels and sizes; sizes of 0 are dropped, and equal sizes keep their order.
-      most: the maximum number of entries.
+      max_count: the maximum number of entries.
       in_order: whether to keep the order of `sizes`.
     """
     positive = [entry for entry in enumerate(sizes) if entry[1][1] > 0]
     ordered = sorted(positive, key=lambda entry: -entry[1][1])
-    kept = ordered if len(ordered) <= most else ordered[: most - 1]
-    rest = [size for _, (_, size) in ordered[len(kept) :]]
-    shown = [entry for _, entry in (sorted(kept) if in_order else kept)]
-    return [*shown, (f"{len(rest)} others", sum(rest))] if rest else shown
+    first = ordered if len(ordered) <= max_count else ordered[: max_count - 1]
+    rest = [size for _, (_, size) in ordered[len(first) :]]
+    entries = [entry for _, entry in (sorted(first) if in_order else first)]
+    return [*entries, (f"{len(rest)} others", sum(rest))] if rest else entries
 
 
 def html_text(text: str) -> str:

@@ -27,12 +27,16 @@ from jax2tf_bridge.inspecting import (
     SavedModelContents,
     describe_saved_model,
     format_releases,
-    get_stored_functions,
     iterate_function_files,
     read_saved_model,
     summary,
 )
-from jax2tf_bridge.portable import PortableFunction, without_xla
+from jax2tf_bridge.portable import (
+    PortableFunction,
+    get_stored_functions,
+    make_called_function,
+    without_xla,
+)
 from jax2tf_bridge.saved_model import (
     GRAPH_FILE,
     CalledModule,
@@ -197,8 +201,9 @@ def _retarget_graph(contents: SavedModelContents, target: Target, console: Conso
         from jax2tf_bridge.from_jax import retarget, retarget_call
 
     def retarget_module(called: CalledModule) -> NewModule:
-        new_module = retarget_call(
+        function = make_called_function(
             bytes(called.module),
+            called.stablehlo_version,
             name=called.place,
             argument_dtypes=called.arguments,
             result_dtypes=[result.dtype for result in called.results],
@@ -206,11 +211,11 @@ def _retarget_graph(contents: SavedModelContents, target: Target, console: Conso
             disabled_checks=called.disabled_checks,
             has_tokens=called.has_tokens,
             calling_convention_version=called.calling_convention_version,
-            target=target,
         )
+        new_module = retarget_call(function, target)
         convention = new_module.calling_convention_version
         return NewModule(
-            new_module.module, convention, called.uses_shardy and convention >= _WITH_SHARDY
+            new_module.data, convention, called.uses_shardy and convention >= _WITH_SHARDY
         )
 
     with console.step(f"retargeting {len(contents.modules)} modules"):

@@ -10,37 +10,37 @@ from typing import TYPE_CHECKING, Any
 
 from jax2tf_bridge._utils import number_of, printable
 from jax2tf_bridge.cli._commands import (
-    NAMED_PATH,
     NOT_NEGATIVE,
     Command,
     Example,
     UsageError,
     add_for_converters,
+    add_functions,
     add_json,
     add_no_xla,
     add_output,
+    add_overwrite,
+    add_params,
     add_updates,
     check_updates,
     map_signatures,
-    named_path,
     read_example,
     report_output,
     split_assignment,
     split_names,
 )
-from jax2tf_bridge.cli._console import Console, for_command_line
+from jax2tf_bridge.cli._console import Console, for_command_line, option_name
 from jax2tf_bridge.cli._versions import (
     JSON_OF_VERSION,
     add_publishing_options,
+    print_notes,
     print_version,
 )
 from jax2tf_bridge.errors import make_path_error
 from jax2tf_bridge.portable import PortableFunction, apply_target
 from jax2tf_bridge.publishing import (
-    NewVersion,
     Origin,
     check_complete,
-    describe_labels,
     latest_version,
     publish_version,
 )
@@ -50,7 +50,7 @@ from jax2tf_bridge.storage import AnyPath, as_path, check_free
 from jax2tf_bridge.targets import Target
 
 if TYPE_CHECKING:
-    from jax2tf_bridge.saving import Published, SavedModel, SaveOptions
+    from jax2tf_bridge.saving import SavedModel, SaveOptions
     from jax2tf_bridge.signatures import Signature, SignatureInputs
 
 _BOOLEANS = {"true": True, "false": False}
@@ -78,28 +78,16 @@ examples:
   jax2tf-bridge publish -o models/predict --params weights.msgpack"""
 
 
-def _add_files(parser: argparse.ArgumentParser, *, nargs: str) -> None:
-    parser.add_argument(
-        "file",
-        nargs=nargs,
-        type=named_path,
-        metavar=NAMED_PATH,
-        help="a file that export wrote; with several files, each needs the name of its signature",
-    )
-
-
 def _add_save_options(parser: argparse.ArgumentParser) -> None:
-    _add_files(parser, nargs="+")
+    add_functions(parser)
     add_output(parser, "DIR", "the folder to write; a failed command changes nothing")
-    parser.add_argument(
-        "--overwrite", action="store_true", help="replace the SavedModel that is there"
-    )
+    add_overwrite(parser)
     _add_common_options(parser)
     add_json(parser)
 
 
 def _add_publish_options(parser: argparse.ArgumentParser) -> None:
-    _add_files(parser, nargs="*")
+    add_functions(parser, nargs="*")
     add_output(parser, "ROOT", "the folder of all versions")
     add_publishing_options(parser)
     _add_common_options(parser)
@@ -107,13 +95,7 @@ def _add_publish_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_common_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--params",
-        type=as_path,
-        metavar="WEIGHTS",
-        help="a msgpack or safetensors file, or a checkpoint of Orbax: the functions' first "
-        "argument, as variables",
-    )
+    add_params(parser)
     trained = parser.add_mutually_exclusive_group()
     trained.add_argument(
         "--trainable",
@@ -203,7 +185,7 @@ def _check_save_options(options: argparse.Namespace) -> None:
         keys = [key for key, _ in getattr(options, name)]
         for key in keys:
             if keys.count(key) > 1:
-                raise UsageError(f"{_flag(name)}: {key or 'it'} is given twice")
+                raise UsageError(f"{option_name(name)}: {key or 'it'} is given twice")
     if len(options.oversize) > 1 and any(not name for name, _ in options.oversize):
         raise UsageError("--oversize: pass it once for all sizes, or once per name")
     if (options.trainable or options.no_trainable) and options.params is None:
@@ -211,17 +193,13 @@ def _check_save_options(options: argparse.Namespace) -> None:
         raise UsageError(f"{option} is for weights that are variables: add --params WEIGHTS")
     if options.buckets:
         return
-    flags = [_flag(name) for name in _PADDING_OPTIONS if getattr(options, name)]
+    flags = [option_name(name) for name in _PADDING_OPTIONS if getattr(options, name)]
     if flags:
         verb = "is" if len(flags) == 1 else "are"
         raise UsageError(
             f"{' and '.join(flags)} {verb} for sizes with buckets: add --buckets, as --buckets "
             "b=1,8,32"
         )
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def _save(options: argparse.Namespace, console: Console) -> None:
@@ -262,7 +240,7 @@ def _publish(options: argparse.Namespace, console: Console) -> None:
             origin=Origin(note=options.note),
             label=options.label,
         )
-    _print_notes(published, console, dropped, _describe_updates(published.result))
+    print_notes(published, console, dropped, _describe_updates(published.result))
     if options.json:
         _print_save_notes(published.result, options, console)
         print_version(options.output, published)
@@ -277,8 +255,8 @@ def _publish_weights(options: argparse.Namespace, console: Console) -> None:
     others = ("precompile", "batching", "no_xla", "for_converters")
     updates = ("updates_params", "weight_signatures")
     names = (*trainable, "buckets", *_PADDING_OPTIONS, *others, *updates)
-    refused = [_flag(name) for name in names if getattr(options, name)]
-    refused += [_flag(n) for n in ("example", "vjp_order") if getattr(options, n) is not None]
+    refused = [option_name(name) for name in names if getattr(options, name)]
+    refused += [option_name(n) for n in ("example", "vjp_order") if getattr(options, n) is not None]
     if refused:
         raise UsageError(
             f"{', '.join(refused)}: without FILE, publish replaces only the weights of the newest "
@@ -294,24 +272,13 @@ def _publish_weights(options: argparse.Namespace, console: Console) -> None:
             label=options.label,
             note=options.note,
         )
-    _print_notes(published, console)
+    print_notes(published, console)
     if options.json:
         print_version(options.output, published)
         return
     path, base = options.output / str(published.version), published.graph_of
     assert base is not None
     print(printable(f"{path}: version {base.name} with the weights in {options.params}"))
-
-
-def _print_notes(
-    published: Published | NewVersion[Any], console: Console, *more: str | None
-) -> None:
-    for note in (*published.notes, *filter(None, more)):
-        console.note(note)
-    if published.removed:
-        console.note(f"removed the versions {', '.join(map(str, published.removed))}")
-    if published.labels:
-        console.note(describe_labels(published.path.parent, published.labels))
 
 
 def _read_functions(options: argparse.Namespace) -> dict[str, PortableFunction]:

@@ -112,6 +112,16 @@ def _as_json(version: Version) -> dict[str, object]:
     }
 
 
+def print_notes(new: NewVersion[Any] | Published, console: Console, *more: str | None) -> None:
+    """Prints notes about a new version: its own, `more`, removed versions, and labels."""
+    for note in (*new.notes, *filter(None, more)):
+        console.note(note)
+    if new.removed:
+        console.note(f"removed the versions {', '.join(map(str, new.removed))}")
+    if new.labels:
+        console.note(describe_labels(new.path.parent, new.labels))
+
+
 def print_version(root: AnyPath, new: NewVersion[Any] | Published) -> None:
     """Prints a new version as JSON: as in `versions --json`, with what else changed."""
     version = next((v for v in list_versions(root) if v.number == new.version), None)
@@ -137,12 +147,7 @@ def _roll_back(options: argparse.Namespace, console: Console) -> None:
         new = rollback(
             options.root, options.to, keep=options.keep, label=options.label, note=options.note
         )
-    for note in new.notes:
-        console.note(note)
-    if new.removed:
-        console.note(f"removed the versions {', '.join(map(str, new.removed))}")
-    if new.labels:
-        console.note(describe_labels(new.path.parent, new.labels))
+    print_notes(new, console)
     if options.json:
         print_version(options.root, new)
     else:

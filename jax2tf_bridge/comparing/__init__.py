@@ -5,6 +5,8 @@ Needs neither jax nor tensorflow.
 
 from jax2tf_bridge.comparing._distances import Distance as Distance
 from jax2tf_bridge.comparing._distances import largest_finite as largest_finite
+from jax2tf_bridge.comparing._distances import list_differences as list_differences
+from jax2tf_bridge.comparing._distances import make_difference_error as make_difference_error
 from jax2tf_bridge.comparing._distances import measure_distance as measure_distance
 from jax2tf_bridge.comparing._distances import tolerance_of as tolerance_of
 from jax2tf_bridge.comparing._distances import widen_array as widen_array

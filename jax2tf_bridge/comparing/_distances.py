@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from jax2tf_bridge._dtypes import find_dtype
+from jax2tf_bridge._dtypes import find_dtype, kind_of
+from jax2tf_bridge.errors import Argument, Message, SavingError, format_bullets
 
 _TOLERANCES = {"float64": 1e-12, "float32": 1e-4, "float16": 1e-2, "bfloat16": 6e-2}
 _NARROW_FLOAT_TOLERANCE = 0.3
@@ -94,3 +96,66 @@ def largest_finite(array: Any) -> float:
     array = widen_array(array)
     finite = np.abs(array[np.isfinite(array)])
     return float(finite.max()) if finite.size else 0.0
+
+
+def list_differences(
+    expected: Mapping[str, np.ndarray],
+    actual: Mapping[str, np.ndarray],
+    *,
+    max_differences: Mapping[str, float] | None = None,
+    only_finite: bool = False,
+) -> Iterator[str]:
+    """Describes the outputs of a converted model that differ from the original's.
+
+    Args:
+      expected: the outputs of the original program, by name.
+      actual: the outputs of the converted model.
+      max_differences: the largest allowed absolute difference of some outputs; others have ten
+        times the tolerance of their dtype.
+      only_finite: whether to check only for shapes, NaN and infinity.
+
+    >>> [*list_differences({"y": np.array([1, 2])}, {"y": np.array([1, 3])})]
+    ['y has other values in 1 of 2 places']
+    """
+    allowed = max_differences or {}
+    for name, want in expected.items():
+        got = actual[name]
+        dtype = want.dtype.name
+        if got.shape != want.shape:
+            yield f"{name} has the shape {got.shape} and not {want.shape}"
+            continue
+        if kind_of(dtype) not in ("float", "complex"):
+            if not only_finite and not np.array_equal(got, want):
+                yield f"{name} has other values in {np.sum(got != want)} of {want.size} places"
+            continue
+        got, want = widen_array(got), widen_array(want)
+        is_known = np.isfinite(want)
+        lost = is_known & ~np.isfinite(got)
+        if np.any(lost):
+            yield f"{name} is NaN or infinite in {np.sum(lost)} of {want.size} places"
+            continue
+        if only_finite or not np.any(is_known):
+            continue
+        distance = measure_distance(want[is_known], got[is_known])
+        relative = distance.relative(float(np.finfo(np.float32).tiny))
+        if name in allowed:
+            is_near = distance.absolute <= allowed[name]
+        else:
+            is_near = relative <= 10 * tolerance_of(dtype)
+        if not is_near:
+            yield f"{name} differs by {relative:.2g} of its largest number"
+
+
+def make_difference_error(
+    runtime: str, original: str, name: str, problems: Sequence[str]
+) -> SavingError:
+    """Makes the error for a converted model whose signature `name` differs from the original."""
+    return SavingError(
+        Message(
+            f"In {runtime} the signature {name} does not compute what it does in {original}, for "
+            f"the example of its inputs:{format_bullets(problems)}\nNo file was written. Save "
+            "parts of the function to find the operation. To write the file anyway, pass ",
+            Argument("verify", code="verify=False"),
+            ".",
+        )
+    )

@@ -11,7 +11,11 @@ from jax2tf_bridge._lazy_names import make_lazy_getattr
 if TYPE_CHECKING:
     from jax2tf_bridge.converting._arguments import dtype_of_val
     from jax2tf_bridge.converting._convert import convert
-    from jax2tf_bridge.converting._operations_graph import operations_graph
+    from jax2tf_bridge.converting._operations_graph import (
+        copy_as_operations,
+        edit_graph,
+        operations_graph,
+    )
     from jax2tf_bridge.converting._publish import publish
     from jax2tf_bridge.converting._save import save
     from jax2tf_bridge.converting._serialize_exported import serialize_exported
@@ -20,7 +24,9 @@ else:
         __name__,
         {
             "convert": "_convert",
+            "copy_as_operations": "_operations_graph",
             "dtype_of_val": "_arguments",
+            "edit_graph": "_operations_graph",
             "operations_graph": "_operations_graph",
             "publish": "_publish",
             "save": "_save",
@@ -30,7 +36,9 @@ else:
 
 __all__ = [
     "convert",
+    "copy_as_operations",
     "dtype_of_val",
+    "edit_graph",
     "operations_graph",
     "publish",
     "save",

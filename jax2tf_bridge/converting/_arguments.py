@@ -6,11 +6,14 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-import jax
 import numpy as np
-import tensorflow as tf
 
-from jax2tf_bridge.errors import DTypeError, ExportError, MissingDependencyError
+from jax2tf_bridge.errors import DTypeError, ExportError, name_missing_package
+
+with name_missing_package("dtype_of_val"):
+    import jax
+    import tensorflow as tf
+
 from jax2tf_bridge.from_jax.arguments import (
     JaxCallable,
     close_over,
@@ -57,7 +60,7 @@ class CallArguments:
           DTypeError: an argument is neither a tensor nor an array nor a number.
           ExportError: a static value is not hashable.
         """
-        static_args = {i: a for i, a in enumerate(args) if function.is_static(i)}
+        static_args = {i: a for i, a in enumerate(args) if i in function.static_argnums}
         static_kwargs = {k: v for k, v in kwargs.items() if k in function.static_argnames}
         dynamic = (
             tuple(None if i in static_args else a for i, a in enumerate(args)),
@@ -211,16 +214,6 @@ def _to_tensor(value: Any, dtype: tf.DType) -> tf.Tensor:
             return tf.zeros(value.shape, dtype)
         return tf.convert_to_tensor(np.asarray(value).astype(dtype.as_numpy_dtype, copy=False))
     return tf.convert_to_tensor(value, dtype)
-
-
-try:
-    import jax
-    import tensorflow as tf
-except ModuleNotFoundError as e:
-    if e.name not in ("jax", "tensorflow"):
-        raise
-    missing = ("JAX", "jax") if e.name == "jax" else ("TensorFlow", "tensorflow-cpu")
-    raise MissingDependencyError(*missing, "dtype_of_val") from e
 
 
 def dtype_of_val(val: Any) -> tf.DType:

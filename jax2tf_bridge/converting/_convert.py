@@ -8,21 +8,16 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, cast, overload
 
-from jax2tf_bridge.errors import ExportError, MissingDependencyError, TargetError
+from jax2tf_bridge.errors import ExportError, TargetError, name_missing_package
 from jax2tf_bridge.portable import PolyConstraints, PortableFunction
 from jax2tf_bridge.targets import Target, as_target
 
-try:
+with name_missing_package("convert"):
     import jax as _jax  # noqa: F401
     import tensorflow as _tf  # noqa: F401
-except ModuleNotFoundError as e:
-    if e.name not in ("jax", "tensorflow"):
-        raise
-    missing = ("JAX", "jax") if e.name == "jax" else ("TensorFlow", "tensorflow-cpu")
-    raise MissingDependencyError(*missing, "convert") from e
 
 from jax2tf_bridge.converting._arguments import CallArguments
-from jax2tf_bridge.from_jax import call_text, export_options, export_specs, jax_compat
+from jax2tf_bridge.from_jax import PreparedExport, call_text, export_options, jax_compat
 from jax2tf_bridge.from_jax.arguments import JaxCallable
 from jax2tf_bridge.from_jax.shapes import AutoSpec, Specs, symbolic_specs
 from jax2tf_bridge.from_jax.stablehlo import ConstantPool
@@ -175,7 +170,7 @@ def convert(
     )
     constants = SharedConstants(function.name)
     pool = ConstantPool()
-    portables = _FunctionCache(lambda specs: export_specs(function, specs, options, pool))
+    portables = _FunctionCache(lambda specs: PreparedExport(function, specs, options).run(pool))
 
     def converted(*args: Any, **kwargs: Any) -> Any:
         if jax_compat.is_inside_transformation():

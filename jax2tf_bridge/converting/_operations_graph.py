@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
 from jax2tf_bridge.errors import ModuleError
 from jax2tf_bridge.portable import PortableFunction, make_called_function
-from jax2tf_bridge.saved_model import GRAPH_FILE, CalledModule, SavedModelContents
+from jax2tf_bridge.saved_model import (
+    GRAPH_FILE,
+    CalledModule,
+    SavedModelContents,
+    read_saved_model,
+)
 from jax2tf_bridge.storage import as_path
 from jax2tf_bridge.targets import Target
-from jax2tf_bridge.to_tensorflow import replace_call_modules
+from jax2tf_bridge.to_tensorflow import replace_call_modules, saved_model_message
 
 
 def operations_graph(contents: SavedModelContents, target: Target) -> bytes:
@@ -24,6 +37,47 @@ def operations_graph(contents: SavedModelContents, target: Target) -> bytes:
     functions = {(m.function, m.node): _make_function(m, target) for m in contents.modules}
     graph = (as_path(contents.path) / GRAPH_FILE).read_bytes()
     return replace_call_modules(graph, functions, for_converters=target.for_converters)
+
+
+def copy_as_operations(source: Path, folder: Path, target: Target) -> None:
+    """Makes a SavedModel of another one's graph in operations, and its variables.
+
+    Args:
+      source: the SavedModel, which any tool may have written.
+      folder: the folder to make. It links to the variables, and has no sidecar.
+      target: a target without XLA.
+
+    Raises:
+      ModuleError: as for `operations_graph`.
+    """
+    graph = operations_graph(read_saved_model(source, accept_any_tool=True), target)
+    folder.mkdir()
+    (folder / GRAPH_FILE).write_bytes(graph)
+    for name in ("variables", "assets"):
+        if (source / name).is_dir():
+            os.symlink((source / name).absolute(), folder / name)
+
+
+@contextlib.contextmanager
+def edit_graph(folder: Path, models: str) -> Iterator[Any]:
+    """Yields the MetaGraphDef of a SavedModel on disk, and writes it back.
+
+    Args:
+      folder: the SavedModel.
+      models: the models that are made of it, for messages, as "LiteRT models".
+
+    Raises:
+      ModuleError: the installed TensorFlow has no protocol buffer of SavedModels.
+    """
+    message_class = saved_model_message()
+    if message_class is None:
+        raise ModuleError(
+            f"The installed TensorFlow {tf.__version__} has no message of SavedModels where "
+            f"2.15 to 2.22 have it: write {models} with one of these."
+        )
+    message = message_class.FromString((folder / GRAPH_FILE).read_bytes())
+    yield message.meta_graphs[0]
+    (folder / GRAPH_FILE).write_bytes(message.SerializeToString(deterministic=True))
 
 
 def _make_function(called: CalledModule, target: Target) -> PortableFunction:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,6 +136,11 @@ class Array:
         shape = self.compact_shape
         place = axis - (self.rank - len(shape))
         return place < 0 or shape[place] == 1
+
+
+def zeros(element: str, sizes: Sequence[Dim] = ()) -> Array:
+    """Makes an array of zeros or False; also stands for one without elements."""
+    return Array(element, tuple(sizes), known=np.zeros((), graph_dtype(element).as_numpy_dtype))
 
 
 def make_integer(element: str, number: Dim) -> Array:

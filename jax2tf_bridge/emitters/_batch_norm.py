@@ -5,7 +5,7 @@ See https://openxla.org/stablehlo/spec#batch_norm_grad and its neighbours for th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from jax2tf_bridge.bytecode import Operation
 from jax2tf_bridge.emitters import _converter_forms
@@ -27,26 +27,20 @@ class _Features:
             scope.fail(operation, f"its epsilon is {epsilon!r} and its feature_index {self.axis}")
         self.epsilon = epsilon
         self.x = scope.tensor(operand)
-        self.others = [axis for axis in range(operand.rank) if axis != self.axis]
 
     def along(self, array: Array) -> ops.Tensor:
         """Converts an array of one value per feature to a tensor that broadcasts to the operand."""
         return self.scope.compact(broadcast(self.scope, array, self.operand.sizes, [self.axis]))
 
-    def mean(self, tensor: ops.Tensor) -> Array:
-        """Averages over all axes but the feature axis."""
-        return self._array(ops.reduce_mean(tensor, self.others))
-
-    def sum(self, tensor: ops.Tensor) -> Array:
-        """Sums over all axes but the feature axis."""
-        return self._array(ops.reduce_sum(tensor, self.others))
+    def reduce(self, function: Callable[..., ops.Tensor], tensor: ops.Tensor) -> Array:
+        """Reduces all axes but the feature axis."""
+        others = [axis for axis in range(self.operand.rank) if axis != self.axis]
+        sizes = [self.operand.sizes[self.axis]]
+        return self.scope.new_array(function(tensor, others), self.operand.element, sizes)
 
     def result(self, tensor: ops.Tensor) -> Array:
         """Makes an array from a tensor with the operand's sizes."""
         return self.scope.new_array(tensor, self.operand.element, self.operand.sizes)
-
-    def _array(self, tensor: ops.Tensor) -> Array:
-        return self.scope.new_array(tensor, self.operand.element, [self.operand.sizes[self.axis]])
 
 
 def _normalize(
@@ -67,9 +61,9 @@ def _inference(scope: Scope, operation: Operation, operands: Sequence[Array]) ->
 def _training(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
     operand, scale, offset = operands
     features = _Features(scope, operation, operand)
-    mean = features.mean(features.x)
+    mean = features.reduce(ops.reduce_mean, features.x)
     square = _converter_forms.square if scope.for_converters else ops.square
-    variance = features.mean(square(features.x - features.along(mean)))
+    variance = features.reduce(ops.reduce_mean, square(features.x - features.along(mean)))
     return _normalize(features, scale, offset, mean, variance), mean, variance
 
 
@@ -80,8 +74,9 @@ def _grad(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequ
     ct = scope.tensor(cotangent)
     inverse = ops.math.rsqrt(features.along(variance) + features.epsilon)
     normalized = (features.x - features.along(mean)) * inverse
-    d_scale, d_offset = features.sum(ct * normalized), features.sum(ct)
+    scaled = ct * normalized
+    d_scale, d_offset = (features.reduce(ops.reduce_sum, x) for x in (scaled, ct))
+    means = [features.along(features.reduce(ops.reduce_mean, x)) for x in (ct, scaled)]
     # The element's effects on the mean and the variance are subtracted from its cotangent.
-    own = ct - features.along(features.mean(ct))
-    own -= normalized * features.along(features.mean(ct * normalized))
+    own = ct - means[0] - normalized * means[1]
     return features.result(own * inverse * features.along(scale)), d_scale, d_offset

@@ -28,13 +28,6 @@ def is_identity(scope: Scope, reducer: Reducer, init: Array) -> bool:
     return known is not None and bool(known == reducer.identity)
 
 
-def are_identities(scope: Scope, reducers: Sequence[Reducer], inits: Sequence[Array]) -> bool:
-    """Returns whether all initial values are known to be the identity elements."""
-    return all(
-        is_identity(scope, reducer, init) for reducer, init in zip(reducers, inits, strict=True)
-    )
-
-
 def called_block(scope: Scope, operation: Operation) -> Block:
     """Returns the body of the function that a custom call has as its computation."""
     names = operation.attributes.get("called_computations")

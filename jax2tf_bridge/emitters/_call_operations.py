@@ -30,8 +30,15 @@ def read(portable: PortableFunction) -> Program:
         return read_program(portable.module.data)
 
 
-def rewrite_program(portable: PortableFunction, program: Program) -> Program:
+def rewrite_program(
+    portable: PortableFunction, program: Program, *, for_onnx: bool = False
+) -> Program:
     """Rewrites the module of a function for `make_operations`.
+
+    Args:
+      portable: the function.
+      program: its module.
+      for_onnx: as there.
 
     Raises:
       ModuleError: the module cannot be read.
@@ -42,6 +49,7 @@ def rewrite_program(portable: PortableFunction, program: Program) -> Program:
         # The portable function's known constraints are checked before, with the arguments' names.
         checks_sizes=not (portable.constraints_known or portable.target.for_converters),
         for_converters=portable.target.for_converters,
+        finds_rounding=for_onnx or portable.target.computes_as_trained,
     )
     with _name_errors(portable):
         return run_passes(program, passes, portable.name)

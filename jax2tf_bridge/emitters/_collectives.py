@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from jax2tf_bridge.bytecode import DenseElements, Operation
-from jax2tf_bridge.emitters._array import Array, graph_dtype
+from jax2tf_bridge.emitters._array import Array, zeros
 from jax2tf_bridge.emitters._emitter import emits
 from jax2tf_bridge.emitters._scope import Scope
 
@@ -45,12 +43,9 @@ def _receive(scope: Scope, operation: Operation, operands: Sequence[Array]) -> S
     name = "replica_groups" if operation.name == "collective_broadcast" else "source_target_pairs"
     if _check_one_device(scope, operation, name):
         return operands[:1]
-    array = operands[0]
-    zero = np.zeros((), graph_dtype(array.element).as_numpy_dtype)
-    return [Array(array.element, array.sizes, known=zero)]
+    return [zeros(operands[0].element, operands[0].sizes)]
 
 
 @emits("partition_id", "replica_id")
 def _device_number(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
-    """Returns the number of the current device, which is 0."""
-    return Array("ui32", (), known=np.zeros((), np.uint32))
+    return zeros("ui32")

@@ -37,8 +37,10 @@ class _Loop:
         self._condition, self._body = condition, body
         self._state = [
             i
-            for i, (given, taken) in enumerate(zip(body.returned, body.arguments, strict=True))
-            if given is not taken and not is_token(taken)
+            for i, (returned, argument) in enumerate(
+                zip(body.returned, body.arguments, strict=True)
+            )
+            if returned is not argument and not is_token(argument)
         ]
         self._counter = self._find_counter()
 
@@ -69,10 +71,10 @@ class _Loop:
 
     def _integer(self, block: Block, value: Value) -> Dim | None:
         """Returns a known scalar that does not change during the loop, or None."""
-        made = _maker(block, value)
-        if made is not None:
-            constant = made.attributes.get("value")
-            if made.name != "constant" or not isinstance(constant, DenseElements):
+        maker = _maker(block, value)
+        if maker is not None:
+            constant = maker.attributes.get("value")
+            if maker.name != "constant" or not isinstance(constant, DenseElements):
                 return None
             return int(constant.array().reshape(-1)[0]) if constant.type.shape == () else None
         if value in block.arguments:
@@ -166,7 +168,6 @@ class _Loop:
 
 
 def _maker(block: Block, value: Value) -> Operation | None:
-    """Returns the operation of a block that makes a value, or None."""
     return next((o for o in block.operations if any(r is value for r in o.results)), None)
 
 
@@ -225,8 +226,8 @@ def _choose_nested(index: ops.Tensor, functions: Sequence[Callable[[], Any]]) ->
 
         def choose() -> list[ops.Tensor]:
             is_before = ops.less(index, ops.constant(middle, index.dtype))
-            made = ops.cond(is_before, before, after)
-            return [made] if ops.is_tensor(made) else list(made)
+            result = ops.cond(is_before, before, after)
+            return [result] if ops.is_tensor(result) else list(result)
 
         return choose
 
@@ -252,14 +253,14 @@ def _branches(
 
     functions = [branch(block) for block in blocks]
     if not tensors:
-        made: Sequence[ops.Tensor] = ()
+        outputs: Sequence[ops.Tensor] = ()
     elif index.dtype == ops.bool:
-        made = ops.cond(index, functions[1], functions[0])
+        outputs = ops.cond(index, functions[1], functions[0])
     else:
-        made = _choose_nested(index, functions)()
+        outputs = _choose_nested(index, functions)()
     arrays = [TOKEN for _ in results]
     # TensorFlow may return a single result as the tensor itself.
-    listed = [made] if ops.is_tensor(made) else list(made)
+    listed = [outputs] if ops.is_tensor(outputs) else list(outputs)
     for place, (i, tensor) in enumerate(zip(tensors, listed, strict=True)):
         kind = results[i].tensor
         agreed = _agree_sizes(scope, kind.shape, [of_branch[place] for of_branch in sizes])

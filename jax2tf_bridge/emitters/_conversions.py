@@ -166,7 +166,4 @@ def from_accumulation(tensor: ops.Tensor, element: str) -> ops.Tensor:
         return ops.not_equal(tensor, ops.zeros([], tensor.dtype))
     if row.is_integer and tensor.dtype.is_floating:
         return convert("f64" if tensor.dtype == ops.float64 else "f32", element, tensor)
-    if row.is_integer and row.bits < 8:
-        half, mask = (1 << (row.bits - 1) if row.kind == "int" else 0), (1 << row.bits) - 1
-        tensor = ops.bitwise.bitwise_and(tensor + half, ops.constant(mask, tensor.dtype)) - half
-    return to_accumulation(tensor, graph_dtype(element))
+    return wrap(element, to_accumulation(tensor, graph_dtype(element)))

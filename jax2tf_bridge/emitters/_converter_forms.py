@@ -7,8 +7,7 @@ with 0 and 1, where infinity becomes NaN.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -97,18 +96,10 @@ def _is_before(x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
     return ops.logical_or(ops.logical_or(ops.less(x, y), of_zeros), is_last)
 
 
-_Comparison: TypeAlias = Callable[[ops.Tensor, ops.Tensor], ops.Tensor]
 _Selection: TypeAlias = Callable[[ops.Tensor, ops.Tensor, ops.Tensor], ops.Tensor]
 
-ORDERED_COMPARISONS: Mapping[str, _Comparison] = MappingProxyType(
-    {
-        "EQ": lambda x, y: ops.logical_not(ops.logical_or(_is_before(x, y), _is_before(y, x))),
-        "NE": lambda x, y: ops.logical_or(_is_before(x, y), _is_before(y, x)),
-        "LT": _is_before,
-        "LE": lambda x, y: ops.logical_not(_is_before(y, x)),
-        "GT": lambda x, y: _is_before(y, x),
-        "GE": lambda x, y: ops.logical_not(_is_before(x, y)),
-    }
+ORDERED_COMPARISONS = _converter_integers.make_comparisons(
+    lambda x, y: ops.logical_not(ops.logical_or(_is_before(x, y), _is_before(y, x))), _is_before
 )
 """Comparisons of floats in total order, without their bits."""
 
@@ -199,7 +190,7 @@ def combination(kind: str, element: str) -> Callable[[ops.Tensor, ops.Tensor], o
         result = ops.logical_or if is_maximum else ops.logical_and
     elif kind == "multiply":
         pass
-    elif not _converter_integers.is_wide(element) or get_builder() is not None:
+    elif get_builder() is not None:
         result = ops.maximum if is_maximum else ops.minimum
     else:
         of_integers = _converter_integers.maximum if is_maximum else _converter_integers.minimum

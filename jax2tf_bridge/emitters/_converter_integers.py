@@ -53,7 +53,6 @@ def select(flag: ops.Tensor, x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
 
 
 def _zero_unless(flag: ops.Tensor, x: ops.Tensor) -> ops.Tensor:
-    """Returns x where the flag is set, else 0."""
     return x * ops.cast(flag, x.dtype)
 
 
@@ -81,32 +80,38 @@ def less(x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
 
 
 def _has_sign(x: ops.Tensor) -> ops.Tensor:
-    """Returns whether the highest bit of an unsigned integer is set."""
     signed = ops.cast(x, ops.int32 if x.dtype.size == 4 else ops.int64)
     return ops.less(signed, _zero(signed))
 
 
 _Comparison = Callable[[ops.Tensor, ops.Tensor], ops.Tensor]
-COMPARISONS: Mapping[str, _Comparison] = MappingProxyType(
-    {
-        "EQ": equal,
-        "NE": lambda x, y: ops.logical_not(equal(x, y)),
-        "LT": less,
-        "LE": lambda x, y: ops.logical_not(less(y, x)),
-        "GT": lambda x, y: less(y, x),
-        "GE": lambda x, y: ops.logical_not(less(x, y)),
-    }
-)
+
+
+def make_comparisons(equal: _Comparison, less: _Comparison) -> Mapping[str, _Comparison]:
+    """Returns the comparisons of a total order, by direction."""
+    return MappingProxyType(
+        {
+            "EQ": equal,
+            "NE": lambda x, y: ops.logical_not(equal(x, y)),
+            "LT": less,
+            "LE": lambda x, y: ops.logical_not(less(y, x)),
+            "GT": lambda x, y: less(y, x),
+            "GE": lambda x, y: ops.logical_not(less(x, y)),
+        }
+    )
+
+
+COMPARISONS = make_comparisons(equal, less)
 
 
 def maximum(element: str, x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
-    """Returns the greater integer."""
-    return select(less(x, y), y, x) if _integers.is_unsigned(element) else ops.maximum(x, y)
+    is_inexact = is_wide(element) and _integers.is_unsigned(element)
+    return select(less(x, y), y, x) if is_inexact else ops.maximum(x, y)
 
 
 def minimum(element: str, x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
-    """Returns the lesser integer."""
-    return select(less(x, y), x, y) if _integers.is_unsigned(element) else ops.minimum(x, y)
+    is_inexact = is_wide(element) and _integers.is_unsigned(element)
+    return select(less(x, y), x, y) if is_inexact else ops.minimum(x, y)
 
 
 # Division.
@@ -197,7 +202,6 @@ def _clip(y: ops.Tensor, least: int, most: int) -> tuple[ops.Tensor, ops.Tensor]
 
 
 def shift_left(element: str, x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
-    """Shifts left; shifts by the width or more give 0."""
     if dtype_of_element(element).bits < 32 or _integers.is_in_width(element, y):
         return _integers.shift_left(element, x, y)
     places, is_within = _clip(y, 0, dtype_of_element(element).bits - 1)
@@ -205,7 +209,6 @@ def shift_left(element: str, x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
 
 
 def shift_right_arithmetic(element: str, x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
-    """Shifts right and fills with copies of the sign bit."""
     if _integers.is_unsigned(element) or _integers.is_in_width(element, y):
         return _integers.shift_right_arithmetic(element, x, y)
     places, is_within = _clip(y, 0, dtype_of_element(element).bits - 1)
@@ -249,13 +252,11 @@ def _shift_by(x: ops.Tensor, places: np.ndarray, bits: int) -> ops.Tensor:
 
 
 def population_count(element: str, x: ops.Tensor) -> ops.Tensor:
-    """Counts the set bits."""
     count = _count_bits(_to_bits(element, x), dtype_of_element(element).bits)
     return ops.cast(count, x.dtype)
 
 
 def count_leading_zeros(element: str, x: ops.Tensor) -> ops.Tensor:
-    """Counts the zeros before the highest set bit."""
     width = dtype_of_element(element).bits
     bits, places = _to_bits(element, x), 1
     # Sign bits that are shifted in do not matter: then the highest bit is set, so all are.

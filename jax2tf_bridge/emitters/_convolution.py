@@ -6,10 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from jax2tf_bridge.bytecode import Operation
-from jax2tf_bridge.emitters._array import Array, graph_dtype
+from jax2tf_bridge.emitters._array import Array, zeros
+from jax2tf_bridge.emitters._byte_products import multiplies_bytes
 from jax2tf_bridge.emitters._conversions import (
     accumulation_dtype,
     from_accumulation,
@@ -104,16 +103,18 @@ def _convolution(scope: Scope, operation: Operation, operands: Sequence[Array]) 
     axes = _read_axes(scope, operation, numbers, left, right, amounts)
     batch_groups = operation.int("batch_group_count")
     groups = operation.int("feature_group_count")
-    batch = left.sizes[numbers.image[0]]
-    batch = batch if batch_groups == 1 else batch // batch_groups
-    result = (batch, *(axis.result for axis in axes), right.sizes[numbers.kernel[-1]])
+
+    def find_result_sizes() -> tuple[Dim, ...]:
+        batch = left.sizes[numbers.image[0]]
+        batch = batch if batch_groups == 1 else batch // batch_groups
+        return (batch, *(axis.result for axis in axes), right.sizes[numbers.kernel[-1]])
+
     known = operation.results[0].tensor.shape
-    rows = fill_sizes([known[axis] for axis in numbers.result], result)
+    rows = fill_sizes([known[axis] for axis in numbers.result], find_result_sizes())
     axes = tuple(replace(a, result=n) for a, n in zip(axes, rows[1:-1], strict=True))
     sizes = tuple(rows[numbers.result.index(axis)] for axis in range(len(rows)))
     if 0 in (*rows, *left.sizes, *right.sizes):
-        zero = np.zeros((), graph_dtype(element).as_numpy_dtype)
-        return Array(element, sizes, known=zero)
+        return zeros(element, sizes)
     left, right, axes = _with_windows(scope, numbers, left, right, axes, (groups, batch_groups))
 
     def convolve_parts(image: ops.Tensor, kernel: ops.Tensor) -> ops.Tensor:
@@ -133,20 +134,17 @@ def _convolution(scope: Scope, operation: Operation, operands: Sequence[Array]) 
         return scope.tensor(_convolve(scope, operation, whole))
 
     dtype = accumulation_dtype(left.element, right.element, element)
-    image, kernel = (to_accumulation(scope.tensor(array), dtype) for array in (left, right))
+    image, kernel = (scope.tensor(array) for array in (left, right))
+    if not multiplies_bytes(scope, left.element, right.element, element):
+        image, kernel = (to_accumulation(x, dtype) for x in (image, kernel))
     if dtype.is_complex:
         (a, b), (c, d) = ((ops.math.real(x), ops.math.imag(x)) for x in (image, kernel))
         real = ops.subtract(convolve_parts(a, c), convolve_parts(b, d))
         tensor = ops.complex(real, ops.add(convolve_parts(a, d), convolve_parts(b, c)))
     else:
         tensor = convolve_parts(image, kernel)
-    batch = left.sizes[numbers.image[0]]
-    made = (
-        batch if batch_groups == 1 else batch // batch_groups,
-        *(axis.result for axis in axes),
-        right.sizes[numbers.kernel[-1]],
-    )
-    whole = [made[numbers.result.index(axis)] for axis in range(len(made))]
+    padded = find_result_sizes()
+    whole = [padded[numbers.result.index(axis)] for axis in range(len(padded))]
     array = scope.new_array(from_accumulation(tensor, element), element, whole)
     return take_first(scope, array, sizes)
 
@@ -261,7 +259,8 @@ def _convolve(scope: Scope, operation: Operation, whole: _Convolution) -> Array:
             image.element == "i32" and 1 <= n <= 2 and groups == 1
         )
         if scope.for_onnx:
-            is_flat = whole.image.dtype.name in ("float16", "float32") and n > 0
+            dtypes = ("float16", "float32", "int8", "uint8")
+            is_flat = whole.image.dtype.name in dtypes and n > 0
         if is_flat and scope.for_onnx:
             result = convolve_in_onnx(scope, image, kernel, axes, groups)
         elif is_flat:
@@ -403,11 +402,11 @@ def _order_axes(
     reverse: Sequence[int] = (),
 ) -> Array:
     """Transposes a tensor to an order of axes, then reverses some of them."""
-    wanted = tuple(sizes[axis] for axis in order)
+    new_sizes = tuple(sizes[axis] for axis in order)
     if _is_sorted(sizes, order):
-        moved = with_ones(scope, tensor, sizes, wanted)
+        moved = with_ones(scope, tensor, sizes, new_sizes)
     else:
         moved = ops.transpose(tensor, order)
     if reverse:
         moved = reverse_axes(scope, moved, reverse)
-    return Array(ELEMENTS[tensor.dtype.name], wanted, scope.set_shape(moved, wanted))
+    return Array(ELEMENTS[tensor.dtype.name], new_sizes, scope.set_shape(moved, new_sizes))

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
-from jax2tf_bridge.emitters._array import Array
+from jax2tf_bridge.emitters._array import Array, zeros
+from jax2tf_bridge.emitters._byte_products import is_bytes
 from jax2tf_bridge.emitters._conversions import exact_dtype
 from jax2tf_bridge.emitters._dot_general import contract
 from jax2tf_bridge.emitters._ops import ops
+from jax2tf_bridge.emitters._pools import same_padding, window_count
 from jax2tf_bridge.emitters._scope import Scope
 from jax2tf_bridge.emitters._shapes import (
     pad,
@@ -33,6 +33,8 @@ ELEMENTS = {
     "bfloat16": "bf16",
     "float32": "f32",
     "float64": "f64",
+    "int8": "i8",
+    "uint8": "ui8",
     "int32": "i32",
     "int64": "i64",
 }
@@ -74,9 +76,8 @@ def result_size(scope: Scope, axis: Axis) -> Dim:
     spread = axis.size if axis.spread == 1 else (axis.size - 1) * axis.spread + 1
     if scope.sizes.bounds(spread)[0] < 0:
         spread = scope.sizes.maximum(spread, 0)
-    room = spread + axis.low + axis.high - axis.extent
-    count = room + 1 if axis.stride == 1 else room // axis.stride + 1
-    return count if scope.sizes.bounds(room)[0] >= -1 else scope.sizes.maximum(count, 0)
+    padded = spread + axis.low + axis.high
+    return window_count(scope, padded, axis.window, axis.stride, axis.dilation)
 
 
 def in_planes(
@@ -162,13 +163,8 @@ def convolve_transposed(
 ) -> Array:
     """Convolves a dilated image, with TensorFlow's gradient of a strided convolution.
 
-    Args:
-      scope: the scope of the operation.
-      image: the image [batch, *spatial, in].
-      kernel: the kernel [*spatial, out, in] of the strided convolution, which is the reverse of the
-        applied one.
-      axes: the spatial axes, without strides and dilation.
-      groups: 1, or the number of input and output features.
+    That convolution has the reversed kernel [*spatial, out, in]. The axes have no strides and no
+    dilation, and the groups are 1, or the number of input and output features.
     """
     batch, features = image.sizes[0], kernel.sizes[-2] if groups == 1 else groups
     sizes = (batch, *(axis.result for axis in axes), features)
@@ -186,12 +182,12 @@ def convolve_transposed(
     ]
     padding = _name_of_gradient(others, remainder=True)
     if padding is None:
-        made = [(axis.size - 1) * axis.spread + axis.window for axis in axes]
+        spatial = [(axis.size - 1) * axis.spread + axis.window for axis in axes]
     else:
-        made = [axis.result for axis in axes]
-    made_sizes = (batch, *made, features)
+        spatial = [axis.result for axis in axes]
+    full_sizes = (batch, *spatial, features)
     arguments: dict[str, Any] = {
-        "input_sizes": scope.sizes.shape(made_sizes),
+        "input_sizes": scope.sizes.shape(full_sizes),
         "padding": padding or "VALID",
     }
     if groups == 1:
@@ -214,12 +210,12 @@ def convolve_transposed(
             strides=_around([stride, stride]),
             **arguments,
         )
-    result = _array(scope, image, tensor, made_sizes)
+    result = _array(scope, image, tensor, full_sizes)
     if padding is not None:
         return result
     low = [0, *(axis.low - axis.window + 1 for axis in axes), 0]
     high = [0, *(axis.high - axis.window + 1 for axis in axes), 0]
-    cut = pad(scope, result, _zero(result), low, high, [0] * result.rank)
+    cut = pad(scope, result, zeros(result.element), low, high, [0] * result.rank)
     return resize(cut, sizes)
 
 
@@ -228,15 +224,8 @@ def correlate(
 ) -> Array:
     """Convolves with a large window, with TensorFlow's gradient with respect to a kernel.
 
-    Args:
-      scope: the scope of the operation.
-      image: the image [batch, *spatial, in].
-      cotangent: the large window [batch, *spatial, out].
-      axes: the spatial axes, without strides and image dilation.
-      groups: the number of feature groups.
-
-    Returns:
-      The result [*spatial, in / groups, out].
+    The window is the cotangent [batch, *spatial, out], and the result [*spatial, in / groups, out].
+    The axes have no strides and no image dilation.
     """
     window = [axis.result for axis in axes]
     features, out = image.sizes[-1], cotangent.sizes[-1]
@@ -280,19 +269,15 @@ def convolve_by_positions(
 ) -> Array:
     """Convolves in any dtype over any number of axes, with one product per window element.
 
-    Args:
-      scope: the scope of the operation.
-      image: the image [batch, *spatial, in].
-      kernel: the kernel [*spatial, in / groups, out], whose spatial sizes are known.
-      axes: the spatial axes.
-      groups: the number of feature groups.
+    The spatial sizes of the kernel must be known.
     """
     sizes = (image.sizes[0], *(axis.result for axis in axes), kernel.sizes[-1])
-    exact = ELEMENTS[exact_dtype(image.graph_dtype).name]
+    in_bytes = is_bytes(scope.tensor(image))
+    exact = "i32" if in_bytes else ELEMENTS[exact_dtype(image.graph_dtype).name]
     padded = _with_zeros(scope, image, axes)
     places = [range(axis.window) if isinstance(axis.window, int) else () for axis in axes]
     strides = [1, *(axis.stride for axis in axes), 1]
-    tensors = []
+    parts, kernels = [], []
     for place in itertools.product(*places):
         starts = [0, *(i * axis.dilation for i, axis in zip(place, axes, strict=True)), 0]
         lengths = [(axis.result - 1) * axis.stride + 1 for axis in axes]
@@ -302,11 +287,37 @@ def convolve_by_positions(
             padded.sizes[-1],
         ]
         part = slice_array(scope, padded, starts, limits, strides)
-        part = resize(part, (*sizes[:-1], padded.sizes[-1]))
-        weights = Array(kernel.element, kernel.sizes[-2:], scope.tensor(kernel)[place])
-        tensors.append(scope.tensor(_grouped_product(scope, part, weights, exact, groups)))
+        parts.append(resize(part, (*sizes[:-1], padded.sizes[-1])))
+        kernels.append(Array(kernel.element, kernel.sizes[-2:], scope.tensor(kernel)[place]))
+    if in_bytes:  # one product of all positions needs no sums
+        parts, kernels = [_join(scope, parts, groups)], [_flatten(scope, kernel)]
+    tensors = [
+        scope.tensor(_grouped_product(scope, part, weights, exact, groups))
+        for part, weights in zip(parts, kernels, strict=True)
+    ]
     tensor = tensors[0] if len(tensors) == 1 else ops.add_n(tensors)
     return _array(scope, image, tensor, sizes)
+
+
+def _join(scope: Scope, parts: Sequence[Array], groups: int) -> Array:
+    """Joins the features of images, group by group."""
+    *outer, features = parts[0].sizes
+    if groups > 1:
+        outer, features = [*outer, groups], features // groups
+        parts = [reshape(scope, part, (*outer, features)) for part in parts]
+    joined = ops.concat([scope.tensor(part) for part in parts], -1)
+    array = scope.new_array(joined, parts[0].element, (*outer, len(parts) * features))
+    return (
+        array
+        if groups == 1
+        else reshape(scope, array, (*outer[:-1], groups * len(parts) * features))
+    )
+
+
+def _flatten(scope: Scope, kernel: Array) -> Array:
+    """Makes a matrix of the weights of all positions."""
+    *inner, out = kernel.sizes
+    return reshape(scope, kernel, (math.prod(inner), out))
 
 
 def _grouped_product(
@@ -362,16 +373,14 @@ def _with_holes(
         return kernel, tuple(axes)
     nothing = [0] * kernel.rank
     holes = [*(axis.dilation - 1 for axis in axes), 0, 0]
-    spaced = pad(scope, kernel, _zero(kernel), nothing, nothing, holes)
+    spaced = pad(scope, kernel, zeros(kernel.element), nothing, nothing, holes)
     return spaced, tuple(replace(axis, window=axis.extent, dilation=1) for axis in axes)
 
 
 def _pad(scope: Scope, image: Array, axes: Sequence[Axis]) -> tuple[Array, tuple[Axis, ...], str]:
     """Pads an image; returns it unchanged if the padding is VALID or SAME, with that name."""
     if all(axis.spread == 1 for axis in axes):
-        padding = _name_of_padding(axes)
-        if padding is None and _is_same(scope, axes):
-            padding = "SAME"
+        padding = _name_of_padding(scope, axes)
         if padding is not None:
             return image, tuple(axes), padding
     padded = _with_zeros(scope, image, axes)
@@ -384,27 +393,17 @@ def _pad(scope: Scope, image: Array, axes: Sequence[Axis]) -> tuple[Array, tuple
 
 def _with_zeros(scope: Scope, image: Array, axes: Sequence[Axis]) -> Array:
     low, high = [0, *(axis.low for axis in axes), 0], [0, *(axis.high for axis in axes), 0]
-    return pad(scope, image, _zero(image), low, high, [0, *(a.spread - 1 for a in axes), 0])
+    return pad(scope, image, zeros(image.element), low, high, [0, *(a.spread - 1 for a in axes), 0])
 
 
-def _name_of_padding(axes: Sequence[Axis]) -> str | None:
-    """Recognizes VALID or SAME padding, if it does not depend on open sizes."""
+def _name_of_padding(scope: Scope, axes: Sequence[Axis]) -> str | None:
     if all(axis.low == 0 and axis.high == 0 for axis in axes):
         return "VALID"
-    for axis in axes:
-        low, high, extent = axis.low, axis.high, axis.extent
-        if not (isinstance(low, int) and isinstance(high, int) and isinstance(extent, int)):
-            return None
-        # The last window ends with the padding, or less than a stride before it.
-        if isinstance(axis.size, int):
-            count = -(-axis.size // axis.stride)
-            total = max((count - 1) * axis.stride + extent - axis.size, 0)
-            is_same = low + high == total
-        else:
-            is_same = axis.stride == 1 and low + high == extent - 1
-        if not is_same or low != (low + high) // 2 or low < 0:
-            return None
-    return "SAME"
+    is_same = all(
+        (axis.low, axis.high) == same_padding(scope, axis.size, axis.extent, axis.stride)
+        for axis in axes
+    )
+    return "SAME" if is_same else None
 
 
 def _name_of_gradient(axes: Sequence[Axis], *, remainder: bool) -> str | None:
@@ -433,25 +432,12 @@ def _name_of_gradient(axes: Sequence[Axis], *, remainder: bool) -> str | None:
     return "SAME"
 
 
-def _is_same(scope: Scope, axes: Sequence[Axis]) -> bool:
-    """Returns whether padding is computed from open sizes like SAME."""
-    for axis in axes:
-        count = -(-axis.size // axis.stride)
-        total = scope.sizes.maximum((count - 1) * axis.stride + axis.extent - axis.size, 0)
-        if axis.low != total // 2 or axis.high != total - total // 2:
-            return False
-    return True
-
-
 def _around(numbers: Sequence[int]) -> list[int]:
     return [1, *numbers, 1]
 
 
-def _zero(array: Array) -> Array:
-    return Array(array.element, (), known=np.zeros((), array.graph_dtype.as_numpy_dtype))
-
-
 def _array(scope: Scope, like: Array, tensor: ops.Tensor, sizes: Sequence[Dim]) -> Array:
-    """Makes an array with the element type of another one."""
-    tensor = ops.cast(tensor, like.graph_dtype)
-    return Array(like.element, tuple(sizes), scope.set_shape(tensor, sizes))
+    """Makes an array with the element type of another one; of int32 for products of bytes."""
+    if not is_bytes(scope.tensor(like)):
+        tensor = ops.cast(tensor, like.graph_dtype)
+    return Array(ELEMENTS[tensor.dtype.name], tuple(sizes), scope.set_shape(tensor, sizes))

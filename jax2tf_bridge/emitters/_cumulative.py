@@ -10,8 +10,9 @@ from jax2tf_bridge.bytecode import Operation
 from jax2tf_bridge.emitters import _converter_forms
 from jax2tf_bridge.emitters._array import Array
 from jax2tf_bridge.emitters._emitter import emits
+from jax2tf_bridge.emitters._integers import wrap
 from jax2tf_bridge.emitters._ops import ops
-from jax2tf_bridge.emitters._reductions import Combine, wrap_sum
+from jax2tf_bridge.emitters._reductions import Combine
 from jax2tf_bridge.emitters._scope import Emitter, Scope
 from jax2tf_bridge.emitters._shapes import transpose
 
@@ -25,7 +26,7 @@ def running_sum(scope: Scope, array: Array, axis: int, backwards: bool) -> Array
     It is the only running reduction that LiteRT and ONNX know as well.
     """
     tensor = ops.cumsum(scope.tensor(array), axis, reverse=backwards)
-    return scope.new_array(wrap_sum(tensor, array.element), array.element, array.sizes)
+    return scope.new_array(wrap(array.element, tensor), array.element, array.sizes)
 
 
 def run_along(
@@ -111,7 +112,7 @@ def _elementwise(function: Callable[..., ops.Tensor]) -> Combine:
     def combine(scope: Scope, left: Sequence[Array], right: Sequence[Array]) -> list[Array]:
         return [
             scope.new_array(
-                wrap_sum(function(scope.compact(a), scope.compact(b)), a.element),
+                wrap(a.element, function(scope.compact(a), scope.compact(b))),
                 a.element,
                 a.sizes,
             )

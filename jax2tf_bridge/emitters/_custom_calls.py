@@ -79,11 +79,6 @@ def _graph_function(
     return [arrays.get(value, TOKEN) for value in operation.results]
 
 
-@emits("Sharding", "annotate_device_placement", "xla.sdy.FuncResultSharding")
-def _same(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
-    return operands
-
-
 @emits(STOP_GRADIENT)
 def _stop_gradient(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     (array,) = operands

@@ -8,6 +8,11 @@ from dataclasses import dataclass, replace
 
 from jax2tf_bridge.bytecode import Operation
 from jax2tf_bridge.emitters._array import Array
+from jax2tf_bridge.emitters._byte_products import (
+    is_bytes,
+    multiplies_bytes,
+    multiply_matrices,
+)
 from jax2tf_bridge.emitters._conversions import (
     accumulation_dtype,
     exact_dtype,
@@ -92,7 +97,9 @@ def contract(
       batch: the batch axes of each operand.
       contracting: the contracting axes of each operand.
     """
-    dtype = accumulation_dtype(left.element, right.element, element)
+    dtype: ops.DType | None = accumulation_dtype(left.element, right.element, element)
+    if multiplies_bytes(scope, left.element, right.element, element):
+        dtype = None
     letters = iter(map(chr, range(ord("a"), 0x10FFFF)))
     batch_labels = [next(letters) for _ in batch[0]]
     sum_labels = [next(letters) for _ in contracting[0]]
@@ -111,10 +118,10 @@ def contract(
         for array, labels in zip((left, right), axes, strict=True)
     ]
     product = _product(scope, sides[0], sides[1], batch_labels, free[0], free[1], sum_labels)
-    wanted = [*batch_labels, *free[0], *free[1]]
-    while wanted and product.size(wanted[0]) == 1 and sizes[wanted[0]] != 1:
-        del wanted[0]  # the compact form omits repeated leading axes
-    tensor = _lay_out(scope, product, wanted)
+    result_labels = [*batch_labels, *free[0], *free[1]]
+    while result_labels and product.size(result_labels[0]) == 1 and sizes[result_labels[0]] != 1:
+        del result_labels[0]  # the compact form omits repeated leading axes
+    tensor = _lay_out(scope, product, result_labels)
     result = tuple(sizes[label] for label in (*batch_labels, *free[0], *free[1]))
     return scope.new_array(from_accumulation(tensor, element), element, result)
 
@@ -125,13 +132,17 @@ def _label(
     labels: Sequence[str],
     sizes: Mapping[str, Dim],
     summed: Sequence[str],
-    dtype: ops.DType,
+    dtype: ops.DType | None,
 ) -> _Labelled:
-    """Returns an operand in compact form, but whole along contracting axes."""
+    """Returns an operand in compact form, but whole along contracting axes.
+
+    `dtype` is that of the product; None to keep the operand's.
+    """
     places = dict(zip(labels, range(array.rank), strict=True))
     if any(array.repeats(places[x]) and sizes[x] != 1 for x in summed):
         array = scope.full(array)
-    tensor = to_accumulation(scope.compact(array), dtype)
+    tensor = scope.compact(array)
+    tensor = tensor if dtype is None else to_accumulation(tensor, dtype)
     labels = tuple(labels[array.rank - tensor.shape.rank :])
     result = tuple(1 if array.repeats(places[x]) else sizes[x] for x in labels)
     return _Labelled(tensor, labels, result)
@@ -152,6 +163,8 @@ def _product(
     right_alone = right.live_of((*(x for x in batch if left.size(x) == 1), *right_free))
     sums = left.live_of(summed)
     if not sums or not (left_alone or right_alone):
+        if is_bytes(left.tensor):
+            left, right = (replace(x, tensor=ops.cast(x.tensor, ops.int32)) for x in (left, right))
         return _by_element(scope, left, right, (*both, *left_alone, *right_alone), sums)
     if left.tensor.dtype == ops.float16 and not (left_alone and right_alone):
         # For a vector, MatMul of TensorFlow 2.15 adds 16-bit floats in 16 bits.
@@ -171,7 +184,8 @@ def _product(
             batches, rows = left_alone[:-1], left_alone[-1:]
     left_groups = [sums, rows] if left_flipped else [rows, sums]
     right_groups = [right_alone, sums] if right_flipped else [sums, right_alone]
-    tensor = ops.linalg.matmul(
+    tensor = multiply_matrices(
+        scope,
         _group(scope, left, (*both, *batches), left_groups),
         _group(scope, right, both, right_groups),
         transpose_a=left_flipped,
@@ -179,10 +193,10 @@ def _product(
     )
     labels = (*both, *left_alone, *right_alone)
     sizes = {x: _size_of_both(left, right, x) for x in labels}
-    wanted = tuple(sizes[x] for x in labels)
+    new_sizes = tuple(sizes[x] for x in labels)
     outer = tuple(sizes[x] for x in (*both, *batches))
     result = (*outer, math.prod(sizes[x] for x in rows), math.prod(sizes[x] for x in right_alone))
-    return _Labelled(_reshape(scope, tensor, result, wanted), labels, wanted)
+    return _Labelled(_reshape(scope, tensor, result, new_sizes), labels, new_sizes)
 
 
 def _known(left: Dim, right: Dim) -> Dim:
@@ -223,17 +237,13 @@ def _least_moved(
     """Chooses the order of contracting axes with fewer transposes."""
     orders = [tuple(x for x in side.labels if x in sums) for side in (left, right)]
 
-    def moves(order: tuple[str, ...]) -> int:
-        moved = _is_moved(left, both, left_alone, order)
-        return moved + _is_moved(right, both, right_alone, order)
+    def count_moves(order: tuple[str, ...]) -> int:
+        return sum(
+            side.live not in ((*both, *alone, *order), (*both, *order, *alone))
+            for side, alone in ((left, left_alone), (right, right_alone))
+        )
 
-    return min(orders, key=moves)
-
-
-def _is_moved(
-    side: _Labelled, both: tuple[str, ...], alone: tuple[str, ...], sums: tuple[str, ...]
-) -> bool:
-    return side.live not in ((*both, *alone, *sums), (*both, *sums, *alone))
+    return min(orders, key=count_moves)
 
 
 def _is_flipped(
@@ -260,10 +270,10 @@ def _lay_out(
 ) -> ops.Tensor:
     """Reshapes a tensor to one axis per label, optionally without leading axes of size 1."""
     side = _move(side, side.live_of(labels))
-    wanted = [side.size(x) for x in labels]
-    while not leading and wanted and wanted[0] == 1:
-        del wanted[0]
-    return with_ones(scope, side.tensor, side.sizes, wanted)
+    new_sizes = [side.size(x) for x in labels]
+    while not leading and new_sizes and new_sizes[0] == 1:
+        del new_sizes[0]
+    return with_ones(scope, side.tensor, side.sizes, new_sizes)
 
 
 def _group(
@@ -275,11 +285,11 @@ def _group(
 
 
 def _reshape(
-    scope: Scope, tensor: ops.Tensor, sizes: Sequence[Dim], wanted: Sequence[Dim]
+    scope: Scope, tensor: ops.Tensor, sizes: Sequence[Dim], new_sizes: Sequence[Dim]
 ) -> ops.Tensor:
-    if [size for size in sizes if size != 1] == [size for size in wanted if size != 1]:
-        return with_ones(scope, tensor, sizes, wanted)
-    return scope.set_shape(ops.reshape(tensor, scope.sizes.reshape_shape(wanted)), wanted)
+    if [size for size in sizes if size != 1] == [size for size in new_sizes if size != 1]:
+        return with_ones(scope, tensor, sizes, new_sizes)
+    return scope.set_shape(ops.reshape(tensor, scope.sizes.reshape_shape(new_sizes)), new_sizes)
 
 
 @emits("einsum", "unary_einsum")

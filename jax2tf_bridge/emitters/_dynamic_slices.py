@@ -59,11 +59,11 @@ def slice_at(
     array: Array,
     starts: Mapping[int, Array],
     sizes: Sequence[Dim],
-    wanted: Sequence[Dim] | None = None,
+    new_sizes: Sequence[Dim] | None = None,
 ) -> Array:
     """Takes a slice, whose starts must lie within the array; missing starts are 0.
 
-    The result is reshaped to the sizes `wanted`, if given, which differ by axes of size 1.
+    The result is reshaped to the sizes `new_sizes`, if given, which differ by axes of size 1.
     """
     array = shrink_repeated(array, sizes)
     computed: dict[int, ops.Tensor] = {}
@@ -80,7 +80,7 @@ def slice_at(
     array = slice_array(scope, array, firsts, limits, [1] * array.rank)
     if computed:
         array = _slice_computed(scope, array, computed, sizes)
-    return reshape(scope, array, sizes if wanted is None else wanted)
+    return reshape(scope, array, sizes if new_sizes is None else new_sizes)
 
 
 def shrink_repeated(array: Array, sizes: Sequence[Dim]) -> Array:

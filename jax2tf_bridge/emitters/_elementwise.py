@@ -85,13 +85,10 @@ def _by_kind(
     integers: Kernel | None = None,
     floats: TensorFunction | None = None,
     complexes: TensorFunction | None = None,
-    converter_integers: Kernel | None = None,
-    converter_floats: TensorFunction | None = None,
 ) -> OperationEmitter:
     """Makes an emitter that chooses a function by the kind of the operands' dtype.
 
-    Complex numbers use the function for floats if they have none of their own. `converter_integers`
-    and `converter_floats` are for tf2onnx and OpenVINO, if they need another function.
+    Complex numbers use the function for floats if they have none of their own.
     """
 
     @emits(name)
@@ -100,12 +97,12 @@ def _by_kind(
         kind = dtype_of_element(element).kind
         result: TensorFunction | None
         if kind in ("int", "uint"):
-            kernel = (scope.for_converters and converter_integers) or integers
+            kernel = (scope.for_converters and _CONVERTER_INTEGERS.get(name)) or integers
             result = None if kernel is None else functools.partial(kernel, element)
         elif kind == "bool":
             result = flags
         else:
-            result = (scope.for_converters and converter_floats) or floats
+            result = (scope.for_converters and _CONVERTER_FLOATS.get(name)) or floats
             result = (complexes or result) if kind == "complex" else result
         if result is None:
             scope.fail(operation, f"{scope.runtime} has none for elements of type {element}")
@@ -123,17 +120,9 @@ def _wrap_result(function: TensorFunction) -> Kernel:
     return lambda element, *tensors: _integers.wrap(element, function(*tensors))
 
 
-def _extremum_for_converters(kernel: Kernel, function: TensorFunction) -> Kernel:
-    """Makes a kernel that compares large integers exactly."""
+def elementwise(function: TensorFunction) -> Emitter:
+    """Makes an emitter that applies a broadcasting function, for every element type."""
 
-    def call(element: str, *tensors: ops.Tensor) -> ops.Tensor:
-        is_wide = _converter_integers.is_wide(element)
-        return kernel(element, *tensors) if is_wide else function(*tensors)
-
-    return call
-
-
-def _for_any(function: TensorFunction) -> Emitter:
     def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
         return emit_elementwise(scope, operation, operands, function)
 
@@ -161,23 +150,6 @@ _FLAG_COMPARISONS: Mapping[str, Callable[..., ops.Tensor]] = MappingProxyType(
 )
 
 
-def _compare_tensors(
-    direction: str, x: ops.Tensor, y: ops.Tensor, *, total_order: bool
-) -> ops.Tensor:
-    """Compares elements.
-
-    Args:
-      direction: "EQ", "NE", "LT", "LE", "GT" or "GE".
-      x: the left side.
-      y: the right side.
-      total_order: whether floats have the order -NaN < -inf < ... < -0 < 0 < ... < inf < NaN.
-    """
-    if total_order and x.dtype.is_floating:
-        x, y = _floats.total_order_key(x), _floats.total_order_key(y)
-    of_flags = _FLAG_COMPARISONS.get(direction) if x.dtype == ops.bool else None
-    return (of_flags or _COMPARISONS[direction])(x, y)
-
-
 def _is_total_order(operation: Operation) -> bool:
     return operation.attributes.get("compare_type") == "TOTALORDER"
 
@@ -198,11 +170,13 @@ def _compare_exactly(scope: Scope, operation: Operation, operands: Sequence[Arra
 
 @emits("compare", for_converters=_compare_exactly)
 def _compare(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
-    direction = operation.text("comparison_direction")
-    total_order = _is_total_order(operation)
+    direction, is_total_order = operation.text("comparison_direction"), _is_total_order(operation)
 
     def function(x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
-        return _compare_tensors(direction, x, y, total_order=total_order)
+        if is_total_order and x.dtype.is_floating:
+            x, y = _floats.total_order_key(x), _floats.total_order_key(y)
+        of_flags = _FLAG_COMPARISONS.get(direction) if x.dtype == ops.bool else None
+        return (of_flags or _COMPARISONS[direction])(x, y)
 
     return emit_elementwise(scope, operation, operands, function)
 
@@ -214,9 +188,8 @@ def _clamp(low: ops.Tensor, x: ops.Tensor, high: ops.Tensor) -> ops.Tensor:
 def _clamp_exactly(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     low, x, high = operands
     is_small = all(map(_converter_integers.is_small, (low, high)))
-    if not _converter_integers.is_wide(x.element):
-        return emit_elementwise(scope, operation, operands, _clamp)
-    if is_small and not _integers.is_unsigned(x.element):
+    is_exact = is_small and not _integers.is_unsigned(x.element)
+    if is_exact or not _converter_integers.is_wide(x.element):
         return emit_elementwise(scope, operation, operands, _clamp)
 
     def function(low: ops.Tensor, x: ops.Tensor, high: ops.Tensor) -> ops.Tensor:
@@ -227,9 +200,9 @@ def _clamp_exactly(scope: Scope, operation: Operation, operands: Sequence[Array]
     return emit_elementwise(scope, operation, operands, function)
 
 
-_emit_clamp = emits("clamp", for_converters=_clamp_exactly)(_for_any(_clamp))
-_emit_select = emits("select", for_converters=_for_any(_converter_forms.choose))(
-    _for_any(ops.where)
+_emit_clamp = emits("clamp", for_converters=_clamp_exactly)(elementwise(_clamp))
+_emit_select = emits("select", for_converters=elementwise(_converter_forms.choose))(
+    elementwise(ops.where)
 )
 
 
@@ -267,19 +240,19 @@ def _has_bits(element: str) -> bool:
 def _bitcast_convert(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     (array,) = operands
     kind = operation.results[0].tensor
-    given, wanted = array.row.bits, dtype_of_element(kind.element).bits
+    bits, new_bits = array.row.bits, dtype_of_element(kind.element).bits
     if array.element == kind.element:
         return array
     if not (_has_bits(array.element) and _has_bits(kind.element)):
         scope.fail(operation, f"the bits of {array.element} are not read as {kind.element}")
-    if given == wanted:
+    if bits == new_bits:
         return scope.new_array(
             bitcast(array.element, kind.element, scope.compact(array)), kind.element, array.sizes
         )
-    if min(given, wanted) < 8 and max(given, wanted) % 8:
+    if min(bits, new_bits) < 8 and max(bits, new_bits) % 8:
         scope.fail(operation, f"the bits of {array.element} are not read as {kind.element}")
-    narrowed = wanted < given
-    sizes = (*array.sizes, given // wanted) if narrowed else array.sizes[:-1]
+    is_narrowed = new_bits < bits
+    sizes = (*array.sizes, bits // new_bits) if is_narrowed else array.sizes[:-1]
     tensor = bitcast(array.element, kind.element, scope.tensor(array))
     return scope.result(operation, scope.set_shape(tensor, sizes), sizes)
 
@@ -291,19 +264,9 @@ def _bits_of_bfloat16(scope: Scope, operation: Operation, operands: Sequence[Arr
 
 @emits("reduce_precision")
 def _reduce_precision(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
-    bits = operation.int("exponent_bits"), operation.int("mantissa_bits")
-
-    def function(x: ops.Tensor) -> ops.Tensor:
-        return _floats.reduce_precision(x, *bits)
-
+    bits = {name: operation.int(name) for name in ("exponent_bits", "mantissa_bits")}
+    function = functools.partial(_floats.reduce_precision, **bits)
     return emit_elementwise(scope, operation, operands, function)
-
-
-@emits("real")
-def _emit_real(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
-    if operands[0].row.kind != "complex":
-        return operands[0]
-    return emit_elementwise(scope, operation, operands, ops.math.real)
 
 
 @emits("map")
@@ -345,40 +308,53 @@ def _round_down(scope: Scope, operation: Operation, operands: Sequence[Array]) -
     return emit_elementwise(scope, operation, operands, divide)
 
 
+# Functions for tf2onnx and OpenVINO, where they need other ones than the table below has.
+_CONVERTER_INTEGERS: Mapping[str, Kernel] = MappingProxyType(
+    {
+        "count_leading_zeros": _converter_integers.count_leading_zeros,
+        "divide": _converter_integers.divide,
+        "maximum": _converter_integers.maximum,
+        "minimum": _converter_integers.minimum,
+        "popcnt": _converter_integers.population_count,
+        "remainder": _converter_integers.remainder,
+        "shift_left": _converter_integers.shift_left,
+        "shift_right_arithmetic": _converter_integers.shift_right_arithmetic,
+        "shift_right_logical": _converter_integers.shift_right_logical,
+        "subtract": _wrap_result(ops.subtract),
+    }
+)
+_CONVERTER_FLOATS: Mapping[str, TensorFunction] = MappingProxyType(
+    {
+        "cbrt": functools.partial(_floats.cube_root, select=_converter_forms.choose),
+        "exponential_minus_one": _converter_forms.expm1,
+        "log_plus_one": _converter_forms.log1p,
+        "round_nearest_afz": _converter_forms.round_away_from_zero,
+        "sign": ops.sign,
+    }
+)
 _BY_KIND = (
     _by_kind("abs", integers=_integers.absolute, floats=ops.abs),
     _by_kind("add", flags=ops.logical_or, integers=_wrap_result(ops.add), floats=ops.add),
     _by_kind("and", flags=ops.logical_and, integers=_for_any_element(ops.bitwise.bitwise_and)),
     _by_kind("atan2", floats=_floats.arctan2),
-    _by_kind(
-        "cbrt",
-        floats=_floats.cube_root,
-        converter_floats=functools.partial(_floats.cube_root, select=_converter_forms.choose),
-    ),
+    _by_kind("cbrt", floats=_floats.cube_root),
     _by_kind("ceil", floats=ops.math.ceil),
     _by_kind("complex", floats=ops.complex),
     _by_kind("cosine", floats=ops.cos),
-    _by_kind(
-        "count_leading_zeros",
-        integers=_integers.count_leading_zeros,
-        converter_integers=_converter_integers.count_leading_zeros,
-    ),
+    _by_kind("count_leading_zeros", integers=_integers.count_leading_zeros),
     _by_kind(
         "divide",
         integers=_integers.divide,
         floats=ops.divide,
         complexes=_floats.complex_divide,
-        converter_integers=_converter_integers.divide,
     ),
     _by_kind("exponential", floats=ops.exp),
-    _by_kind(
-        "exponential_minus_one", floats=_floats.expm1, converter_floats=_converter_forms.expm1
-    ),
+    _by_kind("exponential_minus_one", floats=_floats.expm1),
     _by_kind("floor", floats=ops.floor),
     _by_kind("imag", floats=ops.zeros_like, complexes=ops.math.imag),
     _by_kind("is_finite", floats=ops.math.is_finite),
     _by_kind("log", floats=ops.math.log),
-    _by_kind("log_plus_one", floats=_floats.log1p, converter_floats=_converter_forms.log1p),
+    _by_kind("log_plus_one", floats=_floats.log1p),
     _by_kind("logistic", floats=ops.sigmoid),
     _by_kind(
         "maximum",
@@ -386,7 +362,6 @@ _BY_KIND = (
         integers=_for_any_element(ops.maximum),
         floats=ops.maximum,
         complexes=functools.partial(_floats.complex_extremum, greater=True),
-        converter_integers=_extremum_for_converters(_converter_integers.maximum, ops.maximum),
     ),
     _by_kind(
         "minimum",
@@ -394,7 +369,6 @@ _BY_KIND = (
         integers=_for_any_element(ops.minimum),
         floats=ops.minimum,
         complexes=functools.partial(_floats.complex_extremum, greater=False),
-        converter_integers=_extremum_for_converters(_converter_integers.minimum, ops.minimum),
     ),
     _by_kind(
         "multiply", flags=ops.logical_and, integers=_wrap_result(ops.multiply), floats=ops.multiply
@@ -402,55 +376,20 @@ _BY_KIND = (
     _by_kind("negate", integers=_integers.negative, floats=ops.negative),
     _by_kind("not", flags=ops.logical_not, integers=_integers.invert),
     _by_kind("or", flags=ops.logical_or, integers=_for_any_element(ops.bitwise.bitwise_or)),
-    _by_kind(
-        "popcnt",
-        integers=_integers.population_count,
-        converter_integers=_converter_integers.population_count,
-    ),
+    _by_kind("popcnt", integers=_integers.population_count),
     _by_kind("power", integers=_integers.power, floats=_floats.power),
-    _by_kind(
-        "remainder",
-        integers=_integers.remainder,
-        floats=_floats.remainder,
-        converter_integers=_converter_integers.remainder,
-    ),
-    _by_kind(
-        "round_nearest_afz",
-        floats=_floats.round_away_from_zero,
-        converter_floats=_converter_forms.round_away_from_zero,
-    ),
+    _by_kind("real", floats=lambda x: x, complexes=ops.math.real),
+    _by_kind("remainder", integers=_integers.remainder, floats=_floats.remainder),
+    _by_kind("round_nearest_afz", floats=_floats.round_away_from_zero),
     _by_kind("round_nearest_even", floats=ops.round),
     _by_kind("rsqrt", floats=_floats.inverse_root),
-    _by_kind(
-        "shift_left",
-        integers=_integers.shift_left,
-        converter_integers=_converter_integers.shift_left,
-    ),
-    _by_kind(
-        "shift_right_arithmetic",
-        integers=_integers.shift_right_arithmetic,
-        converter_integers=_converter_integers.shift_right_arithmetic,
-    ),
-    _by_kind(
-        "shift_right_logical",
-        integers=_integers.shift_right_logical,
-        converter_integers=_converter_integers.shift_right_logical,
-    ),
-    _by_kind(
-        "sign",
-        integers=_integers.sign,
-        floats=_floats.sign,
-        complexes=_floats.sign,
-        converter_floats=ops.sign,
-    ),
+    _by_kind("shift_left", integers=_integers.shift_left),
+    _by_kind("shift_right_arithmetic", integers=_integers.shift_right_arithmetic),
+    _by_kind("shift_right_logical", integers=_integers.shift_right_logical),
+    _by_kind("sign", integers=_integers.sign, floats=_floats.sign, complexes=_floats.sign),
     _by_kind("sine", floats=ops.sin),
     _by_kind("sqrt", floats=ops.sqrt),
-    _by_kind(
-        "subtract",
-        integers=_integers.subtract,
-        floats=ops.subtract,
-        converter_integers=_wrap_result(ops.subtract),
-    ),
+    _by_kind("subtract", integers=_integers.subtract, floats=ops.subtract),
     _by_kind("tan", floats=ops.tan),
     _by_kind("tanh", floats=ops.tanh),
     _by_kind("xor", flags=ops.not_equal, integers=_for_any_element(ops.bitwise.bitwise_xor)),

@@ -27,7 +27,6 @@ class OperationEmitter:
     def __call__(
         self, scope: Scope, operation: Operation, operands: Sequence[Array]
     ) -> Sequence[Array] | Array:
-        """Converts an operation for the scope's consumer."""
         emit = (scope.for_converters and self.for_converters) or self.emit
         return emit(scope, operation, operands)
 

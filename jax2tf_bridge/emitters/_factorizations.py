@@ -79,14 +79,30 @@ def _conj(a: ops.Tensor) -> ops.Tensor:
     return ops.math.conj(a) if a.dtype.is_complex else a
 
 
-def cholesky(a: ops.Tensor, *, lower: bool) -> ops.Tensor:
+def cholesky(
+    a: ops.Tensor,
+    *,
+    lower: bool,
+    by_columns: bool = False,
+    choose: Callable[..., ops.Tensor] = ops.where,
+) -> ops.Tensor:
     """Computes L of a = L L^H from the lower triangle, or U of a = U^H U from the upper one.
 
     The other triangle is 0. The result for a matrix that is not positive definite is NaN. If the
     least eigenvalue leaves that in doubt, matrices are factored by columns, which is slower.
+
+    Args:
+      a: the matrices.
+      lower: whether the lower triangle is read.
+      by_columns: whether to do without ops.linalg's kernels.
+      choose: returns its second argument where the first one is set, else the third one.
     """
     if not lower:
-        return ops.linalg.adjoint(cholesky(ops.linalg.adjoint(a), lower=True))
+        adjoint = ops.linalg.adjoint(a)
+        factor = cholesky(adjoint, lower=True, by_columns=by_columns, choose=choose)
+        return ops.linalg.adjoint(factor)
+    if by_columns:
+        return _cholesky_by_columns(a, choose)
     a = ops.linalg.band_part(a, -1, 0)
     zero = ops.zeros([], a.dtype)
     # Eigenvalues are not NaN, and those of a definite matrix are not 0.
@@ -97,23 +113,11 @@ def cholesky(a: ops.Tensor, *, lower: bool) -> ops.Tensor:
         values > rounding * ops.reduce_max(ops.abs(values), -1, keepdims=True)
     )
     return ops.cond(
-        definite, lambda: ops.linalg.cholesky(a), lambda: cholesky_by_columns(a, lower=True)
+        definite, lambda: ops.linalg.cholesky(a), lambda: _cholesky_by_columns(a, choose)
     )
 
 
-def cholesky_by_columns(
-    a: ops.Tensor, *, lower: bool, choose: Callable[..., ops.Tensor] = ops.where
-) -> ops.Tensor:
-    """Computes what `cholesky` does, without ops.linalg's kernels.
-
-    Args:
-      a: the matrices.
-      lower: whether the lower triangle is read.
-      choose: returns its second argument where the first one is set, else the third one.
-    """
-    if not lower:
-        adjoint = ops.linalg.adjoint(a)
-        return ops.linalg.adjoint(cholesky_by_columns(adjoint, lower=True, choose=choose))
+def _cholesky_by_columns(a: ops.Tensor, choose: Callable[..., ops.Tensor]) -> ops.Tensor:
     n = _rows_and_columns(a)[0]
     index = ops.range(n)
     zero = ops.zeros([], a.dtype)
@@ -260,10 +264,10 @@ def _pivots(permutation: ops.Tensor, count: int) -> ops.Tensor:
     index = ops.range(count)
 
     def step(k: ops.Tensor, rows: ops.Tensor, pivots: ops.Tensor) -> tuple[ops.Tensor, ops.Tensor]:
-        wanted = ops.expand_dims(_column(permutation, k), -1)
-        place = ops.expand_dims(ops.argmax(ops.cast(rows == wanted, ops.int32), -1, ops.int32), -1)
+        new_row = ops.expand_dims(_column(permutation, k), -1)
+        place = ops.expand_dims(ops.argmax(ops.cast(rows == new_row, ops.int32), -1, ops.int32), -1)
         here = ops.expand_dims(_column(rows, k), -1)
-        rows = ops.where(index == k, wanted, ops.where(index == place, here, rows))
+        rows = ops.where(index == k, new_row, ops.where(index == place, here, rows))
         return rows, ops.where(index == k, place, pivots)
 
     rows = ops.broadcast_to(index, ops.shape(permutation))

@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from jax2tf_bridge.bytecode import Operation
-from jax2tf_bridge.emitters._array import Array, graph_dtype
+from jax2tf_bridge.emitters._array import Array, graph_dtype, zeros
 from jax2tf_bridge.emitters._emitter import emits
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Scope
-
-_COMPLEX: Mapping[str, Sequence[Callable[..., ops.Tensor]]] = MappingProxyType(
-    {
-        "FFT": (ops.signal.fft, ops.signal.fft2d, ops.signal.fft3d),
-        "IFFT": (ops.signal.ifft, ops.signal.ifft2d, ops.signal.ifft3d),
-    }
-)
-# The functions of ops.signal would pad first, which is not needed.
-_REAL: Mapping[str, Sequence[Callable[..., Any]]] = MappingProxyType(
-    {
-        "RFFT": (ops.raw_ops.RFFT, ops.raw_ops.RFFT2D, ops.raw_ops.RFFT3D),
-        "IRFFT": (ops.raw_ops.IRFFT, ops.raw_ops.IRFFT2D, ops.raw_ops.IRFFT3D),
-    }
-)
 
 
 @emits("fft")
@@ -40,11 +23,12 @@ def _fft(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array
     lasts = {"RFFT": lengths[-1] // 2 + 1, "IRFFT": lengths[-1]}
     sizes = (*array.sizes[:-1], lasts.get(kind, array.sizes[-1]))
     if 0 in sizes or 0 in array.sizes:
-        return Array(element, sizes, known=np.zeros((), graph_dtype(element).as_numpy_dtype))
+        return zeros(element, sizes)
     tensor = scope.tensor(array)
-    place = len(lengths) - 1
-    if kind in _COMPLEX:
-        return scope.result(operation, _COMPLEX[kind][place](tensor), sizes)
-    dtype = {"Tcomplex" if kind == "RFFT" else "Treal": graph_dtype(element)}
-    transformed = _REAL[kind][place](input=tensor, fft_length=lengths, **dtype)
-    return scope.result(operation, transformed, sizes)
+    options: dict[str, Any] = {}
+    if kind in lasts:
+        dtype = "Tcomplex" if kind == "RFFT" else "Treal"
+        options = {"fft_length": lengths, dtype: graph_dtype(element)}
+    # The functions of ops.signal would pad first, which is not needed.
+    function = getattr(ops.raw_ops, kind + ("", "2D", "3D")[len(lengths) - 1])
+    return scope.result(operation, function(input=tensor, **options), sizes)

@@ -52,10 +52,14 @@ def round_away_from_zero(x: ops.Tensor) -> ops.Tensor:
 
 def total_order_key(x: ops.Tensor) -> ops.Tensor:
     """Returns integer keys of the order -NaN < -inf < ... < -0 < 0 < ... < inf < NaN."""
-    bits = ops.bitcast(x, ops.as_dtype(f"int{x.dtype.size * 8}"))
-    signs = ops.bitwise.right_shift(bits, constant_like(bits, x.dtype.size * 8 - 1))
-    flipped = ops.bitwise.bitwise_and(signs, constant_like(bits, bits.dtype.max))
-    return ops.bitwise.bitwise_xor(bits, flipped)
+    return order_as_floats(ops.bitcast(x, ops.as_dtype(f"int{x.dtype.size * 8}")))
+
+
+def order_as_floats(bits: ops.Tensor) -> ops.Tensor:
+    """Reverses the order of negative integers; applying it twice restores them."""
+    # Without bitwise operations, which LiteRT does not broadcast in more than four axes.
+    opposite = constant_like(bits, -1) - bits
+    return ops.where(bits < 0, opposite + constant_like(bits, bits.dtype.min), bits)
 
 
 def reduce_precision(x: ops.Tensor, exponent_bits: int, mantissa_bits: int) -> ops.Tensor:

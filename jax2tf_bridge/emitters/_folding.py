@@ -53,25 +53,6 @@ def _small_constant(array: Array) -> np.ndarray[Any, Any] | None:
     return array.known if is_small and array.row.kind in ("bool", "int", "uint") else None
 
 
-def _truncated_quotient(left: Any, right: Any) -> Any:
-    if not np.all(right):
-        return None
-    return (left - np.fmod(left, right)) // right  # this division is exact
-
-
-def _floor_quotient(left: Any, right: Any) -> Any:
-    return left // right if np.all(right) else None
-
-
-def _floor_remainder(left: Any, right: Any) -> Any:
-    return left % right if np.all(right) else None
-
-
-def _truncated_remainder(left: Any, right: Any) -> Any:
-    quotient = _truncated_quotient(left, right)
-    return None if quotient is None else left - right * quotient
-
-
 def _shift(shift: Callable[..., Any], left: Any, right: Any) -> Any:
     """Shifts unsigned bits; shifts by the width or more give 0."""
     if np.any(left < 0) or np.any(right < 0):
@@ -84,10 +65,10 @@ _BINARY: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "add": np.add,
         "subtract": np.subtract,
         "multiply": np.multiply,
-        "divide": _truncated_quotient,
-        "remainder": _truncated_remainder,
-        rewriting.FLOOR_DIVIDE: _floor_quotient,
-        rewriting.FLOOR_MODULO: _floor_remainder,
+        "divide": lambda left, right: (left - np.fmod(left, right)) // right,
+        "remainder": np.fmod,
+        rewriting.FLOOR_DIVIDE: np.floor_divide,
+        rewriting.FLOOR_MODULO: np.mod,
         "maximum": np.maximum,
         "minimum": np.minimum,
         "negate": np.negative,
@@ -99,6 +80,7 @@ _BINARY: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
     }
 )
+_DIVISIONS = frozenset({"divide", "remainder", rewriting.FLOOR_DIVIDE, rewriting.FLOOR_MODULO})
 _LOGIC: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
         "and": np.bitwise_and,
@@ -134,12 +116,14 @@ def _fold_numbers(
     wide = [c if c.dtype == bool else c.astype(np.int64) for c in constants]
     if any(constant.dtype == np.uint64 for constant in constants):
         return None
+    if operation.name in _DIVISIONS and not np.all(constants[1]):
+        return None
     with np.errstate(over="ignore"):
         result = function(*wide)
-    return None if result is None else _to_element(element, np.asarray(result))
+    return None if result is None else to_element(element, np.asarray(result))
 
 
-def _to_element(element: str, numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def to_element(element: str, numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Converts integers or bools to another element type, with wraparound."""
     row = dtype_of_element(element)
     if row.is_integer and row.bits < 8:
@@ -181,44 +165,23 @@ def _choose(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Ar
     """Returns the operand that is the result because of a known flag; None without one."""
     if any(array.element not in (*_SIZES, "i1") for array in operands):
         return None
-    match operation.name:
-        case "select":
-            return _select(scope, operands)
-        case "and" | "or":
-            decided = _find_deciding_flag(scope, operation.name == "or", operands)
-            return decided or _drop_flag(scope, operation, operands)
-        case _:
-            return _drop_flag(scope, operation, operands)
-
-
-def _select(scope: Scope, operands: Sequence[Array]) -> Array | None:
-    flag = scope.scalar(operands[0])
-    if flag is None or operands[1].sizes != operands[2].sizes:
-        return None
-    return operands[1] if flag else operands[2]
-
-
-def _find_deciding_flag(scope: Scope, deciding: bool, operands: Sequence[Array]) -> Array | None:
-    """Returns the known operand that alone decides `and` or `or`; None without one."""
-    for array in operands:
-        if any(other.sizes for other in operands):
-            return None
-        if array.element == "i1" and not array.sizes and scope.scalar(array) == deciding:
-            return array
-    return None
-
-
-def _drop_flag(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array | None:
-    """Returns the operand that is the result, if the other one is a known identity; else None."""
     name = operation.name
+    if name == "select":
+        flag, on_true, on_false = scope.scalar(operands[0]), *operands[1:]
+        if flag is None or on_true.sizes != on_false.sizes:
+            return None
+        return on_true if flag else on_false
     if name == "compare":
         name += f" {operation.text('comparison_direction')}"
     neutral = {"and": True, "or": False, "xor": False, "compare NE": False, "compare EQ": True}
     if name not in neutral or any(a.element != "i1" or a.sizes for a in operands):
         return None
     for array, other in (operands, operands[::-1]):
-        if (flag := scope.scalar(array)) is not None and bool(flag) == neutral[name]:
+        flag = scope.scalar(array)
+        if flag is not None and bool(flag) == neutral[name]:
             return other
+        if flag is not None and name in ("and", "or"):
+            return array  # decides alone
     return None
 
 
@@ -239,7 +202,7 @@ def convert_known(scope: Scope, array: Array, element: str) -> Array | None:
         case (("bool" | "int" | "uint"), "bool"):
             known = array.known != 0
         case (("bool" | "int" | "uint"), _):
-            known = _to_element(element, array.known)
+            known = to_element(element, array.known)
         case "float", ("float" | "complex"):
             with np.errstate(over="ignore", invalid="ignore"):
                 known = array.known.astype(graph_dtype(element).as_numpy_dtype)

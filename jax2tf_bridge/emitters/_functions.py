@@ -43,7 +43,12 @@ def call(scope: Scope, operation: Operation, name: str, operands: Sequence[Array
     return scope.new_call(name, operation).run(function.body, operands)
 
 
-@emits("optimization_barrier")
+@emits(
+    "Sharding",
+    "annotate_device_placement",
+    "optimization_barrier",
+    "xla.sdy.FuncResultSharding",
+)
 def _same(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
     return operands
 

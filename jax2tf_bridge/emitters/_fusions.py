@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from jax2tf_bridge.bytecode import Operation
 from jax2tf_bridge.emitters._array import Array, graph_dtype
 from jax2tf_bridge.emitters._converter_forms import is_negative, square
+from jax2tf_bridge.emitters._elementwise import elementwise
 from jax2tf_bridge.emitters._emitter import emits
 from jax2tf_bridge.emitters._integers import constant_like
 from jax2tf_bridge.emitters._ops import ops
@@ -23,7 +24,7 @@ from jax2tf_bridge.rewriting import (
 )
 
 
-def _emit_unary(function: Callable[[ops.Tensor], ops.Tensor]) -> Emitter:
+def _along_last_axis(function: Callable[[ops.Tensor], ops.Tensor]) -> Emitter:
     def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
         (array,) = operands
         return scope.new_array(function(scope.tensor(array)), array.element, array.sizes)
@@ -38,14 +39,6 @@ def _emit_sign_bit(scope: Scope, operation: Operation, operands: Sequence[Array]
     bit = ops.cast(is_negative(scope.compact(array)), graph_dtype(element))
     sign = constant_like(bit, SIGN_BITS[operation.name])
     return scope.new_array(bit * sign, element, array.sizes)
-
-
-def _emit_elementwise(function: Callable[[ops.Tensor], ops.Tensor]) -> Emitter:
-    def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
-        (array,) = operands
-        return scope.new_array(function(scope.compact(array)), array.element, array.sizes)
-
-    return emit
 
 
 @emits(BIAS_ADD)
@@ -64,8 +57,8 @@ def _emit_random_unit(scope: Scope, operation: Operation, operands: Sequence[Arr
     return scope.new_array(tensor, "f32", fraction.sizes)
 
 
-_relu = emits(RELU)(_emit_elementwise(ops.nn.relu))
-_relu6 = emits(RELU6)(_emit_elementwise(ops.nn.relu6))
-_square = emits(SQUARE, for_converters=_emit_elementwise(square))(_emit_elementwise(ops.square))
-_softmax = emits(SOFTMAX)(_emit_unary(ops.nn.softmax))
-_log_softmax = emits(LOG_SOFTMAX)(_emit_unary(ops.nn.log_softmax))
+_relu = emits(RELU)(elementwise(ops.nn.relu))
+_relu6 = emits(RELU6)(elementwise(ops.nn.relu6))
+_square = emits(SQUARE, for_converters=elementwise(square))(elementwise(ops.square))
+_softmax = emits(SOFTMAX)(_along_last_axis(ops.nn.softmax))
+_log_softmax = emits(LOG_SOFTMAX)(_along_last_axis(ops.nn.log_softmax))

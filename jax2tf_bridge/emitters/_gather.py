@@ -173,10 +173,10 @@ def _take_at_vectors(
     # GatherNd fails if the rows are empty.
     padded = pad_to(scope, array, [*(0 for _ in axes), *(1 for _ in rest)])
     tensor = ops.gather_nd(scope.tensor(padded), vectors)
-    made = scope.new_array(tensor, array.element, (*slices.grid, *padded.sizes[len(axes) :]))
+    rows = scope.new_array(tensor, array.element, (*slices.grid, *padded.sizes[len(axes) :]))
     sizes = (*slices.grid, *array.sizes[len(axes) :])
     places = [*slices.grid_axes, *(slices.window_axes.get(axis) for axis in rest)]
-    return take_first(scope, made, sizes), places
+    return take_first(scope, rows, sizes), places
 
 
 def _progression(index: Array) -> tuple[int, int] | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from jax2tf_bridge.bytecode import Operation
-from jax2tf_bridge.emitters._array import Array, make_integer
+from jax2tf_bridge.emitters._array import Array, make_integer, zeros
 from jax2tf_bridge.emitters._bodies import fit_sizes
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Scope
@@ -166,7 +166,7 @@ def component(scope: Scope, parts: Sequence[Array], axis: int, number: int) -> A
 def clamp(scope: Scope, index: Array, limit: Dim) -> Array:
     """Clamps indices to 0..limit (inclusive); the result is i32 or i64."""
     if limit == 0:
-        return Array("i32", index.sizes, known=np.zeros((), np.int32))
+        return zeros("i32", index.sizes)
     known = index.numbers
     if known is not None and known.size:
         if isinstance(limit, int):

@@ -27,13 +27,6 @@ MAX_AXES = 4
 they end the process."""
 
 
-def in_few_axes(function: Callable[[ops.Tensor], ops.Tensor], x: ops.Tensor) -> ops.Tensor:
-    """Applies an elementwise function of bits to a tensor with at most four axes."""
-    if x.shape.rank is None or x.shape.rank <= MAX_AXES:
-        return function(x)
-    return ops.reshape(function(ops.reshape(x, [-1])), ops.shape(x))
-
-
 def constant_like(x: ops.Tensor, value: Any) -> ops.Tensor:
     """Makes a scalar constant of a tensor's dtype."""
     return ops.constant(np.array(value, x.dtype.as_numpy_dtype))
@@ -114,7 +107,6 @@ def absolute(element: str, x: ops.Tensor) -> ops.Tensor:
 
 
 def sign(element: str, x: ops.Tensor) -> ops.Tensor:
-    """Returns -1, 0 or 1."""
     return ops.minimum(x, constant_like(x, 1)) if is_unsigned(element) else ops.sign(x)
 
 
@@ -176,7 +168,6 @@ def power(element: str, x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
 
 
 def invert(element: str, x: ops.Tensor) -> ops.Tensor:
-    """Inverts each bit."""
     return wrap(element, ops.bitwise.invert(x))
 
 
@@ -226,25 +217,17 @@ def shift_right_arithmetic(element: str, x: ops.Tensor, y: ops.Tensor) -> ops.Te
 
 
 def population_count(element: str, x: ops.Tensor) -> ops.Tensor:
-    """Counts the set bits."""
     return ops.cast(ops.raw_ops.PopulationCount(x=_bits_of(element, x)), x.dtype)
 
 
 def count_leading_zeros(element: str, x: ops.Tensor) -> ops.Tensor:
     """Counts the zeros before the highest set bit."""
-    width = dtype_of_element(element).bits
+    width, places = dtype_of_element(element).bits, 1
     bits = _bits_of(element, x)
-    if width <= 32:
-        # The exponent of the integer as float64 is the position of that bit; it is 0 for 0.
-        exponent = ops.bitwise.right_shift(
-            ops.bitcast(ops.cast(bits, ops.float64), ops.int64), ops.constant(52, ops.int64)
-        )
-        count = ops.minimum(ops.constant(1022 + width, ops.int64) - exponent, width)
-        return ops.cast(count, x.dtype)
-    places = 1
     while places < width:
         bits = ops.bitwise.bitwise_or(
             bits, ops.bitwise.right_shift(bits, constant_like(bits, places))
         )
         places *= 2
-    return ops.cast(ops.raw_ops.PopulationCount(x=ops.bitwise.invert(bits)), x.dtype)
+    count = ops.raw_ops.PopulationCount(x=bits)
+    return ops.cast(ops.subtract(constant_like(count, width), count), x.dtype)

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from jax2tf_bridge.bytecode import Attribute, Operation
 from jax2tf_bridge.emitters import _factorizations as factorizations
-from jax2tf_bridge.emitters._array import Array, graph_dtype
+from jax2tf_bridge.emitters._array import Array, zeros
 from jax2tf_bridge.emitters._emitter import emits
 from jax2tf_bridge.emitters._functions import decompose
 from jax2tf_bridge.emitters._ops import ops
@@ -26,11 +24,12 @@ def _cholesky(scope: Scope, operation: Operation, operands: Sequence[Array]) -> 
     _check(scope, operation, operands)
     if 0 in a.sizes:
         return a
-    tensor, lower = scope.tensor(a), operation.flag("lower")
-    if scope.is_for_any_converter:
-        factor = factorizations.cholesky_by_columns(tensor, lower=lower, choose=scope.choose)
-    else:
-        factor = factorizations.cholesky(tensor, lower=lower)
+    factor = factorizations.cholesky(
+        scope.tensor(a),
+        lower=operation.flag("lower"),
+        by_columns=scope.is_for_any_converter,
+        choose=scope.choose,
+    )
     return scope.new_array(factor, a.element, a.sizes)
 
 
@@ -78,7 +77,6 @@ def _is_empty(array: Array) -> bool:
 
 
 def _smaller_size(scope: Scope, operation: Operation, array: Array) -> Dim:
-    """Returns the smaller size of a matrix."""
     rows, columns = array.sizes[-2:]
     lower, upper = scope.sizes.bounds(rows - columns)
     if upper <= 0:
@@ -220,55 +218,45 @@ _lu_composite = emits("jax2tf.lu")(_composite(_lu))
 # Custom calls that XLA expands.
 
 
-def _custom_call(function: Callable[..., _Results], n_matrices: int = 1) -> Emitter:
+def _call(function: Callable[..., _Results]) -> Emitter:
     def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
         # With open sizes, the shapes of the results are further operands.
-        matrices = operands[:n_matrices]
+        matrices = [array for array in operands if not array.row.is_integer]
         _check(scope, operation, matrices)
-        return _as_arrays(scope, operation, function(scope, operation, *matrices))
+        is_lapack = operation.text("call_target_name").startswith("lapack_")
+        if is_lapack and any(map(_is_empty, matrices)):
+            scope.fail(operation, "its matrices are empty")
+        arrays = _as_arrays(scope, operation, function(scope, operation, *matrices))
+        if is_lapack and len(arrays) < len(operation.results):
+            # JAX only tests whether `info` is 0. The results of failed factorizations are NaN.
+            info = operation.results[-1].tensor.element
+            arrays.append(zeros(info, matrices[0].sizes[:-2]))
+        return arrays
 
     return emit
 
 
 @emits("Eigh")
-@_custom_call
+@_call
 def _eigh_call(scope: Scope, operation: Operation, a: Array) -> _Results:
     config = operation.attributes.get("backend_config")
     # The configuration has the triangle that is read, and the precision of XLA's iteration.
     return _eigh(scope, a, lower=not isinstance(config, str) or config.split(",")[0] != "0")
 
 
-_lu_call = emits("LuDecomposition")(_custom_call(_lu))
-_qr_call = emits("Qr")(_custom_call(_householder_qr))
+_lu_call = emits("LuDecomposition")(_call(_lu))
+_qr_call = emits("Qr")(_call(_householder_qr))
 _householder_product_call = emits("ProductOfElementaryHouseholderReflectors")(
-    _custom_call(_householder_product, n_matrices=2)
+    _call(_householder_product)
 )
 
 
-# LAPACK's routines as JAX calls them on CPUs since 2025. JAX only tests whether `info`, their last
-# result, is 0. It always is, because the results of failed factorizations are already NaN.
+# LAPACK's routines as JAX calls them on CPUs since 2025.
 
 
 def _lapack(names: str) -> tuple[str, ...]:
     """Returns the targets of routines; the first letters of the names are those of the dtypes."""
     return tuple(f"lapack_{name}_ffi" for name in names.split())
-
-
-def _routine(function: Callable[..., _Results]) -> Emitter:
-    def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
-        # With open sizes, the shapes of the results are further operands.
-        matrices = [array for array in operands if not array.row.is_integer]
-        _check(scope, operation, matrices)
-        if any(map(_is_empty, matrices)):
-            scope.fail(operation, "its matrices are empty")
-        arrays = _as_arrays(scope, operation, function(scope, operation, *matrices))
-        if len(arrays) < len(operation.results):
-            element = operation.results[-1].tensor.element
-            info = np.zeros((), graph_dtype(element).as_numpy_dtype)
-            arrays.append(Array(element, matrices[0].sizes[:-2], known=info))
-        return arrays
-
-    return emit
 
 
 def _flag(scope: Scope, operation: Operation, name: str, default: str) -> str:
@@ -289,14 +277,14 @@ def _reads_lower(scope: Scope, operation: Operation) -> bool:
 
 
 @emits(*_lapack("sgetrf dgetrf cgetrf zgetrf"))
-@_routine
+@_call
 def _getrf(scope: Scope, operation: Operation, a: Array) -> _Results:
     factors, (pivots, sizes), _ = _lu(scope, operation, a)
     return [factors, (pivots + 1, sizes)]  # LAPACK numbers rows from 1
 
 
 @emits(*_lapack("spotrf dpotrf cpotrf zpotrf"))
-@_routine
+@_call
 def _potrf(scope: Scope, operation: Operation, a: Array) -> _Results:
     factor = factorizations.cholesky(scope.tensor(a), lower=_reads_lower(scope, operation))
     has_failed = ops.math.is_nan(ops.math.real(ops.linalg.diag_part(factor)))
@@ -305,20 +293,20 @@ def _potrf(scope: Scope, operation: Operation, a: Array) -> _Results:
 
 
 @emits(*_lapack("ssyevd dsyevd cheevd zheevd"))
-@_routine
+@_call
 def _syevd(scope: Scope, operation: Operation, a: Array) -> _Results:
     return _eigh(scope, a, lower=_reads_lower(scope, operation))
 
 
 @emits(*_lapack("sgesdd dgesdd cgesdd zgesdd"))
-@_routine
+@_call
 def _gesdd(scope: Scope, operation: Operation, a: Array) -> _Results:
     full = _flag(scope, operation, "mode", "S") == "A"
     return [(scope.tensor(a), a.sizes), *_svd(scope, operation, a, full=full)]
 
 
 @emits(*_lapack("strsm dtrsm ctrsm ztrsm"))
-@_routine
+@_call
 def _trsm(scope: Scope, operation: Operation, a: Array, b: Array) -> _Results:
     transposes = {"N": "NO_TRANSPOSE", "T": "TRANSPOSE", "C": "ADJOINT"}
     solution = factorizations.triangular_solve(
@@ -332,5 +320,5 @@ def _trsm(scope: Scope, operation: Operation, a: Array, b: Array) -> _Results:
     return [(solution, b.sizes)]
 
 
-_geqrf = emits(*_lapack("sgeqrf dgeqrf cgeqrf zgeqrf"))(_routine(_householder_qr))
-_orgqr = emits(*_lapack("sorgqr dorgqr cungqr zungqr"))(_routine(_householder_product))
+_geqrf = emits(*_lapack("sgeqrf dgeqrf cgeqrf zgeqrf"))(_call(_householder_qr))
+_orgqr = emits(*_lapack("sorgqr dorgqr cungqr zungqr"))(_call(_householder_product))

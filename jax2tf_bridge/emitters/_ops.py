@@ -9,9 +9,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
+
+from jax2tf_bridge.bytecode import InlinedCall
 
 __all__ = ["Builder", "NoOperationError", "building", "get_builder", "ops"]
 
@@ -28,6 +31,9 @@ class Builder(Protocol):
 
     def find_dtype(self, name: str) -> Any:
         """Returns the dtype that TensorFlow calls `name`."""
+
+    def in_calls(self, calls: Sequence[InlinedCall]) -> AbstractContextManager[None]:
+        """Marks new operations as parts of calls, the outermost first."""
 
 
 _builder: ContextVar[Builder | None] = ContextVar("builder", default=None)

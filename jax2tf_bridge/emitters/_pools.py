@@ -8,7 +8,7 @@ otherwise uses a slower exact form. Converters of TensorFlow's graphs get only M
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -110,6 +110,12 @@ def window_count(scope: Scope, size: Dim, window: Dim, stride: Dim, dilation: Di
     return span if stride == 1 else (span + stride - 1) // stride
 
 
+def same_padding(scope: Scope, size: Dim, window: Dim, stride: Dim) -> tuple[Dim, Dim]:
+    """Returns TensorFlow's SAME padding before and after an axis."""
+    total = scope.sizes.maximum((-(-size // stride) - 1) * stride + window - size, 0)
+    return total // 2, total - total // 2
+
+
 def neutral_element(reducer: Reducer, element: str) -> Array:
     """Returns the identity of a reducer as a scalar of an element type."""
     number = np.asarray(reducer.identity).astype(graph_dtype(element).as_numpy_dtype)
@@ -167,7 +173,13 @@ class _Images:
 
 _POOLED_AS = MappingProxyType({"f16": "f32", "bf16": "f32", "f32": "f32", "f64": "f64"})
 """Maps element types to types in which means are exact enough to be used for sums."""
-_POOLED_BY_MAX = frozenset({"f16", "bf16", "f32", "i8", "i16", "i32", "i64", "ui8", "ui16"})
+_POOLED: Mapping[str, Collection[str]] = MappingProxyType(
+    {
+        "add": _POOLED_AS.keys(),
+        "maximum": ("f16", "bf16", "f32", "i8", "i16", "i32", "i64", "ui8", "ui16"),
+        "minimum": ("f16", "bf16", "f32"),
+    }
+)
 _POOLED_IN_ONNX = frozenset({"f16", "f32"})
 """Element types for which ONNX Runtime has pools; it lacks them for most others."""
 
@@ -177,7 +189,7 @@ def reduce_by_pool(scope: Scope, reducer: Reducer, array: Array, windows: Window
     if not _has_pool(scope, reducer, array, windows):
         return None
     element, source = array.element, array
-    wanted = sizes = windows.counts(scope, array.sizes)
+    counts = sizes = windows.counts(scope, array.sizes)
     mode = "SAME" if reducer.name == "maximum" and _is_same(scope, array, windows) else "VALID"
     if mode == "VALID":
         array = windows.pad(scope, array, neutral_element(reducer, element))
@@ -195,19 +207,11 @@ def reduce_by_pool(scope: Scope, reducer: Reducer, array: Array, windows: Window
     else:
         pooled = _max_pool(scope, reducer.name, source, tensor, ksize, strides, mode)
     result = images.array(scope, pooled, array.element, sizes)
-    return convert_float(scope, take_first(scope, result, wanted), element)
+    return convert_float(scope, take_first(scope, result, counts), element)
 
 
 def _has_pool(scope: Scope, reducer: Reducer, array: Array, windows: Windows) -> bool:
-    match reducer.name:
-        case "add":
-            has_pool = array.element in _POOLED_AS
-        case "maximum":
-            has_pool = array.element in _POOLED_BY_MAX
-        case "minimum":
-            has_pool = array.element in _POOLED_BY_MAX and array.row.kind == "float"
-        case _:
-            has_pool = False
+    has_pool = array.element in _POOLED.get(reducer.name, ())
     if scope.for_onnx:
         has_pool = has_pool and array.element in _POOLED_IN_ONNX
     axes = windows.axes
@@ -228,17 +232,12 @@ def _are_images(axes: Sequence[int]) -> bool:
 
 def _is_same(scope: Scope, array: Array, windows: Windows) -> bool:
     """Returns whether the padding is TensorFlow's SAME, and not zero."""
-    result = False
-    for axis in windows.axes:
-        size, window, stride = array.sizes[axis], windows.sizes[axis], windows.strides[axis]
-        total = (-(-size // stride) - 1) * stride + window - size
-        if scope.sizes.bounds(total)[0] < 0:
-            total = scope.sizes.maximum(total, 0)
-        low = total // 2
-        if (windows.low[axis], windows.high[axis]) != (low, total - low):
-            return False
-        result = result or total != 0
-    return result
+    amounts = [
+        same_padding(scope, array.sizes[axis], windows.sizes[axis], windows.strides[axis])
+        for axis in windows.axes
+    ]
+    own = [(windows.low[axis], windows.high[axis]) for axis in windows.axes]
+    return own == amounts and any(amount != (0, 0) for amount in amounts)
 
 
 def _max_pool(

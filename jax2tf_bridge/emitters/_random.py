@@ -7,8 +7,7 @@ ThreeFry, so it is expanded into arithmetic.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,10 +25,10 @@ from shape_poly import Dim
 _PHILOX = 1
 """TensorFlow's number of the algorithm."""
 _LOW_WORD = 0xFFFFFFFF
-_ELEMENTS = frozenset(
-    {"f16", "bf16", "f32", "f64", "i4", "i8", "i16", "i32", "i64"}
-    | {"ui4", "ui8", "ui16", "ui32", "ui64"}
-)
+_FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
+_NARROW = frozenset({"i8", "i16", "ui8", "ui16", "ui32"})
+"""Integers that TensorFlow draws in 64 bits only."""
+_ELEMENTS = _FLOATS | _NARROW | {"i4", "i32", "i64", "ui4", "ui64"}
 """Types for which XLA generates bits."""
 
 
@@ -213,41 +212,19 @@ def _words(values: ops.Tensor) -> tuple[ops.Tensor, ops.Tensor]:
 @emits("rng")
 def _rng(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     """Draws numbers without a key, which differ in each run, as in XLA."""
+    # The operands of a normal distribution are its mean and deviation.
     low, high, shape = operands
     kind = operation.results[0].tensor
     distribution = operation.text("rng_distribution")
-    draw = _DISTRIBUTIONS.get((distribution, kind.element))
-    if draw is None:
+    is_narrow = kind.element in _NARROW
+    if distribution == "NORMAL" and kind.element in _FLOATS:
+        draw = ops.random.normal
+    elif distribution == "UNIFORM" and (is_narrow or kind.element in (*_FLOATS, "i32", "i64")):
+        draw = ops.random.uniform
+    else:
         scope.fail(operation, f"no {distribution} numbers of {kind.element} can be drawn")
     sizes = scope.sizes_of(shape, kind.shape)
-    tensor = draw(scope.sizes.shape(sizes), scope.tensor(low), scope.tensor(high))
-    return scope.new_array(tensor, kind.element, sizes)
-
-
-def _uniform(shape: Any, low: ops.Tensor, high: ops.Tensor) -> ops.Tensor:
-    return ops.random.uniform(shape, low, high, low.dtype)
-
-
-def _uniform_narrow(shape: Any, low: ops.Tensor, high: ops.Tensor) -> ops.Tensor:
-    wide = _uniform(shape, ops.cast(low, ops.int64), ops.cast(high, ops.int64))
-    return ops.cast(wide, low.dtype)
-
-
-def _normal(shape: Any, mean: ops.Tensor, deviation: ops.Tensor) -> ops.Tensor:
-    return ops.random.normal(shape, mean, deviation, mean.dtype)
-
-
-_FLOATS = ("f16", "bf16", "f32", "f64")
-_DISTRIBUTIONS: Mapping[tuple[str, str], Callable[..., ops.Tensor]] = MappingProxyType(
-    {
-        **{("NORMAL", element): _normal for element in _FLOATS},
-        **{("UNIFORM", element): _uniform for element in (*_FLOATS, "i32", "i64")},
-        **{
-            ("UNIFORM", element): _uniform_narrow
-            for element in ("i8", "i16", "ui8", "ui16", "ui32")
-        },
-    }
-)
-
-DYNAMIC = "stablehlo.dynamic_rng_bit_generator"
-"""Custom call that generates bits of a shape given by an operand."""
+    dtype = ops.int64 if is_narrow else graph_dtype(kind.element)
+    limits = [ops.cast(scope.tensor(each), dtype) for each in (low, high)]
+    tensor = draw(scope.sizes.shape(sizes), *limits, dtype)
+    return scope.new_array(ops.cast(tensor, graph_dtype(kind.element)), kind.element, sizes)

@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from jax2tf_bridge._dtypes import dtype_of_element
 from jax2tf_bridge.bytecode import Block, Operation
 from jax2tf_bridge.emitters._array import Array, graph_dtype
 from jax2tf_bridge.emitters._bodies import fit_sizes
 from jax2tf_bridge.emitters._emitter import emits
+from jax2tf_bridge.emitters._integers import wrap
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Scope
 from jax2tf_bridge.emitters._shapes import (
@@ -100,7 +100,6 @@ def reduce_axes(
 
 
 def convert_float(scope: Scope, array: Array, element: str) -> Array:
-    """Converts between floating-point types."""
     if element == array.element:
         return array
     return scope.new_array(
@@ -125,12 +124,12 @@ def _reduce_compact(
         tensor = ops.squeeze(compact, there) if there else compact
     elif keeps_axes and not first and not repeated:
         tensor = reduce_tensor(name, compact, there, keepdims=True)
-        return scope.new_array(wrap_sum(tensor, array.element), array.element, whole)
+        return scope.new_array(wrap(array.element, tensor), array.element, whole)
     else:
         tensor = reduce_tensor(name, compact, there)
     if name == "add" and times != 1:
         tensor = tensor * _as_number(scope.sizes.size(times), tensor.dtype)
-    result = scope.new_array(wrap_sum(tensor, array.element), array.element, sizes)
+    result = scope.new_array(wrap(array.element, tensor), array.element, sizes)
     return broadcast(scope, result, whole, left) if keeps_axes else result
 
 
@@ -161,17 +160,6 @@ def reduce_tensor(
         ones = ops.reduce_sum(ops.cast(tensor, ops.int32), axes, keepdims)
         return ops.not_equal(ops.bitwise.bitwise_and(ones, 1), 0)
     return _OF_FLAGS[name](tensor, axes, keepdims)
-
-
-def wrap_sum(tensor: ops.Tensor, element: str) -> ops.Tensor:
-    """Wraps around integers of fewer than 8 bits, which are stored in 8 bits."""
-    row = dtype_of_element(element)
-    if not row.is_integer or row.bits >= 8:
-        return tensor
-    if row.kind == "uint":
-        return ops.bitwise.bitwise_and(tensor, ops.constant(2**row.bits - 1, tensor.dtype))
-    shift = ops.constant(8 - row.bits, tensor.dtype)
-    return ops.bitwise.right_shift(ops.bitwise.left_shift(tensor, shift), shift)
 
 
 # The first extreme number and its index.
@@ -231,8 +219,10 @@ def reduce_by(
     if length == 0:
         return starts
     if isinstance(length, int):
-        rows = _halve(scope, combine, columns, length)
-        return combine(scope, starts, [reshape(scope, row, rest) for row in rows])
+        while length > 1:
+            columns = _halve(scope, combine, columns, length)
+            length -= length // 2
+        return combine(scope, starts, [reshape(scope, row, rest) for row in columns])
     # The initial value comes first, so that there is at least one element.
     long = [
         concatenate(scope, [reshape(scope, start, (1, *rest)), column], 0)
@@ -249,19 +239,19 @@ def _rows(scope: Scope, array: Array, index: slice, size: Dim) -> Array:
     return scope.new_array(scope.compact(array)[index], array.element, sizes)
 
 
-def _halve(
-    scope: Scope, combine: Combine, columns: Sequence[Array], length: int
-) -> Sequence[Array]:
-    while length > 1:
-        half = length // 2
-        even = [_rows(scope, column, slice(0, 2 * half, 2), half) for column in columns]
-        odd = [_rows(scope, column, slice(1, 2 * half, 2), half) for column in columns]
-        results = combine(scope, even, odd)
-        if length % 2:
-            last = [_rows(scope, column, slice(2 * half, None), 1) for column in columns]
-            results = [concatenate(scope, pair, 0) for pair in zip(results, last, strict=True)]
-        columns, length = results, half + length % 2
-    return columns
+def _halve(scope: Scope, combine: Combine, columns: Sequence[Array], length: Any) -> list[Array]:
+    """Combines neighbouring rows; the number of rows is an int or a tensor."""
+    half = length // 2
+    size, left = half, length - 2 * half
+    if not isinstance(length, int):
+        size, left = scope.sizes.new_size(half), scope.sizes.new_size(left)
+    even = [_rows(scope, column, slice(0, 2 * half, 2), size) for column in columns]
+    odd = [_rows(scope, column, slice(1, 2 * half, 2), size) for column in columns]
+    results = combine(scope, even, odd)
+    if left == 0:
+        return results
+    last = [_rows(scope, column, slice(2 * half, None), left) for column in columns]
+    return [concatenate(scope, pair, 0) for pair in zip(results, last, strict=True)]
 
 
 def _halve_in_loop(scope: Scope, combine: Combine, columns: Sequence[Array]) -> list[Array]:
@@ -269,24 +259,13 @@ def _halve_in_loop(scope: Scope, combine: Combine, columns: Sequence[Array]) -> 
 
     def step(length: ops.Tensor, *tensors: ops.Tensor) -> tuple[ops.Tensor, ...]:
         inner = scope.new_region(other_graph=True)
-        half = length // 2
-        size = inner.sizes.new_size(half)
-
-        def arrays(parts: Sequence[ops.Tensor]) -> list[Array]:
-            return [
-                inner.new_array(part, column.element, (size, *rest))
-                for part, column in zip(parts, columns, strict=True)
-            ]
-
-        even = arrays([tensor[0 : 2 * half : 2] for tensor in tensors])
-        odd = arrays([tensor[1 : 2 * half : 2] for tensor in tensors])
-        result = combine(inner, even, odd)
-        last = [tensor[2 * half :] for tensor in tensors]
-        following = [
-            ops.concat([inner.tensor(array), row], 0)
-            for array, row in zip(result, last, strict=True)
+        sizes = (inner.sizes.new_size(length), *rest)
+        arrays = [
+            inner.new_array(tensor, column.element, sizes)
+            for tensor, column in zip(tensors, columns, strict=True)
         ]
-        return (length - half, *following)
+        results = _halve(inner, combine, arrays, length)
+        return (length - length // 2, *map(inner.tensor, results))
 
     length = ops.convert_to_tensor(scope.sizes.size(columns[0].sizes[0]), ops.int32)
     tensors = [scope.tensor(column) for column in columns]

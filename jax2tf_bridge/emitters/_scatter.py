@@ -5,17 +5,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from jax2tf_bridge.bytecode import Block, Operation
 from jax2tf_bridge.emitters import _converter_forms
-from jax2tf_bridge.emitters._array import Array
+from jax2tf_bridge.emitters._array import Array, zeros
 from jax2tf_bridge.emitters._bodies import fit_sizes
 from jax2tf_bridge.emitters._dynamic_slices import slice_at, update_at
 from jax2tf_bridge.emitters._emitter import emits
+from jax2tf_bridge.emitters._floats import order_as_floats, total_order_key
 from jax2tf_bridge.emitters._indices import (
     Slices,
     clamp,
@@ -26,9 +26,8 @@ from jax2tf_bridge.emitters._indices import (
     is_too_deep,
     split_operands,
 )
-from jax2tf_bridge.emitters._integers import in_few_axes
+from jax2tf_bridge.emitters._integers import constant_like, wrap
 from jax2tf_bridge.emitters._ops import ops
-from jax2tf_bridge.emitters._reductions import wrap_sum
 from jax2tf_bridge.emitters._scope import Scope
 from jax2tf_bridge.emitters._shapes import (
     broadcast,
@@ -40,6 +39,7 @@ from jax2tf_bridge.emitters._shapes import (
     take_first,
     transpose,
 )
+from jax2tf_bridge.rewriting import Reducer
 from shape_poly import Dim
 
 _NAMES = (
@@ -48,8 +48,8 @@ _NAMES = (
 )
 
 
-@emits("scatter")
-def _scatter(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+def scatter(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+    """Converts a scatter; also of slices that an emitter makes itself."""
     arrays, indices, updates = split_operands(operation, operands)
     if 0 in arrays[0].sizes or 0 in updates[0].sizes:
         return list(arrays)
@@ -61,6 +61,9 @@ def _scatter(scope: Scope, operation: Operation, operands: Sequence[Array]) -> S
     results = _update(scope, operation, slices, larger, updates)
     pairs = zip(results, arrays, strict=True)
     return [take_first(scope, result, array.sizes) for result, array in pairs]
+
+
+_scatter = emits("scatter")(scatter)
 
 
 def _read_slices(
@@ -75,7 +78,7 @@ def _read_slices(
     starts: dict[int, Array] = {}
     valid: list[Array | None] = []
     for axis, (own, size) in enumerate(zip(array.sizes, sizes, strict=True)):
-        start = Array("i32", batch, known=np.zeros((), np.int32))
+        start = zeros("i32", batch)
         if axis in slices.index_map:
             index = slices.component(scope, indices, axis)
             start = clamp(scope, index, scope.sizes.maximum(own - size, 0))
@@ -147,16 +150,6 @@ def _windows(scope: Scope, slices: Slices, update: Array, batch: Sequence[Dim]) 
 # Recognition of the body.
 
 _COMMON = frozenset({"add", "multiply", "maximum", "minimum", "and", "or"})
-_OF_FLAGS = MappingProxyType(
-    {
-        "add": "maximum",
-        "or": "maximum",
-        "maximum": "maximum",
-        "and": "minimum",
-        "multiply": "minimum",
-        "minimum": "minimum",
-    }
-)
 
 
 def _combination(body: Block, place: int, element: str) -> str | None:
@@ -177,7 +170,7 @@ def _combination(body: Block, place: int, element: str) -> str | None:
     if name not in _COMMON or {*operation.operands} != {old, new}:
         return None
     if element == "i1":
-        return _OF_FLAGS[name]
+        return "maximum" if name in ("add", "or", "maximum") else "minimum"
     if name in ("and", "or") or element.startswith("f8"):
         return None
     is_extreme = name in ("maximum", "minimum")
@@ -280,7 +273,7 @@ class _Rows:
     def components(self) -> list[Array]:
         """Components of the index, one per leading axis."""
         if not self._axes:
-            return [Array("i32", self.grid, known=np.zeros((), np.int32))]
+            return [zeros("i32", self.grid)]
         return [self._slices.on_grid(self._scope, axis) for axis in self._axes]
 
     @functools.cached_property
@@ -333,8 +326,13 @@ def _combine(scope: Scope, kind: str, rows: _Rows, array: Array, update: Array) 
     is_sum = kind == "add" and len(rows.leading) == 1 and _is_zero(array)
     if scope.for_onnx and rows.valid is not None:
         is_sum = False  # an index of -1, which TensorFlow's segments leave out, is the last row
-    if (scope.for_converters or scope.for_onnx) and kind in ("maximum", "minimum", "multiply"):
+    is_complex = array.row.kind == "complex"
+    needs_runs = scope.for_converters or (scope.for_onnx and is_complex)
+    if needs_runs and kind in ("maximum", "minimum", "multiply"):
         tensor = _combine_runs(scope, rows, kind, array, update)
+    elif scope.for_onnx and kind == "multiply":
+        new = rows.mask(update, 1)
+        tensor = ops.tensor_scatter_nd_multiply(rows.indexed(array), rows.vectors, new)
     # tf2onnx pads all segments of a sum to the longest one.
     elif kind == "multiply" or (is_sum and not scope.for_converters):
         tensor = _combine_segments(scope, rows, kind, array, update)
@@ -348,9 +346,9 @@ def _combine(scope: Scope, kind: str, rows: _Rows, array: Array, update: Array) 
             rows.indexed(array), rows.vectors, rows.mask(update, neutral)
         )
     else:
-        new = rows.mask(update, _least(kind, array))
-        tensor = _extreme(rows.indexed(array), rows.vectors, new, kind)
-    return rows.to_operand(wrap_sum(tensor, array.element), array.element)
+        new = rows.mask(update, Reducer(kind, array.element).identity)
+        tensor = _extreme(scope, rows.indexed(array), rows.vectors, new, kind)
+    return rows.to_operand(wrap(array.element, tensor), array.element)
 
 
 def _is_zero(array: Array) -> bool:
@@ -429,48 +427,28 @@ def _replace(tensor: ops.Tensor, index: ops.Tensor, updates: ops.Tensor) -> ops.
     return move(lambda x, new: ops.tensor_scatter_nd_update(x, index, new), tensor, updates)
 
 
-def _least(kind: str, array: Array) -> Any:
-    """Returns the identity of a maximum or minimum."""
-    if array.element == "i1":
-        return kind == "minimum"
-    if array.row.kind == "float":
-        return -np.inf if kind == "maximum" else np.inf
-    return array.graph_dtype.min if kind == "maximum" else array.graph_dtype.max
-
-
-def _extreme(tensor: ops.Tensor, index: ops.Tensor, updates: ops.Tensor, kind: str) -> ops.Tensor:
+def _extreme(
+    scope: Scope, tensor: ops.Tensor, index: ops.Tensor, updates: ops.Tensor, kind: str
+) -> ops.Tensor:
     dtype = tensor.dtype
     if dtype == ops.bool:
         as_numbers = [ops.cast(x, ops.int8) for x in (tensor, updates)]
-        return ops.cast(_extreme(as_numbers[0], index, as_numbers[1], kind), dtype)
-    if dtype.is_floating:
+        return ops.cast(_extreme(scope, as_numbers[0], index, as_numbers[1], kind), dtype)
+    if dtype.is_floating and not scope.for_onnx:
         # TensorFlow's kernels lose NaN, so floats become integers in the same order, NaN last.
         keys = [_keys(x, kind == "maximum") for x in (tensor, updates)]
-        extreme = _extreme(keys[0], index, keys[1], kind)
-        return ops.bitcast(in_few_axes(_ordered_bits, extreme), dtype)
+        extreme = _extreme(scope, keys[0], index, keys[1], kind)
+        return ops.bitcast(order_as_floats(extreme), dtype)
     if kind == "maximum":
         return ops.tensor_scatter_nd_max(tensor, index, updates)
     return ops.tensor_scatter_nd_min(tensor, index, updates)
 
 
-_BITS = MappingProxyType({2: "int16", 4: "int32", 8: "int64"})
-
-
 def _keys(tensor: ops.Tensor, nan_is_greatest: bool) -> ops.Tensor:
     """Converts floats to integers in the same order; NaN is the greatest or the least."""
-    dtype = ops.as_dtype(_BITS[tensor.dtype.size])
-    keys = in_few_axes(_ordered_bits, ops.bitcast(tensor, dtype))
-    nan = ops.constant(dtype.max if nan_is_greatest else dtype.min, dtype)
+    keys = total_order_key(tensor)
+    nan = constant_like(keys, keys.dtype.max if nan_is_greatest else keys.dtype.min)
     return ops.where(ops.math.is_nan(tensor), nan, keys)
-
-
-def _ordered_bits(bits: ops.Tensor) -> ops.Tensor:
-    """Reverses the order of negative numbers; applying it twice restores the bits."""
-    dtype = bits.dtype
-    sign = ops.bitwise.right_shift(bits, ops.constant(8 * dtype.size - 1, dtype))
-    return ops.bitwise.bitwise_xor(
-        bits, ops.bitwise.bitwise_and(sign, ops.constant(dtype.max, dtype))
-    )
 
 
 # Any body.

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -14,7 +16,7 @@ from jax2tf_bridge.bytecode import Block, Operation, Program, TensorType, Value
 from jax2tf_bridge.emitters import _converter_forms, _converter_integers
 from jax2tf_bridge.emitters._array import Array, graph_dtype, has_dtype
 from jax2tf_bridge.emitters._line_names import make_line_scope
-from jax2tf_bridge.emitters._ops import NoOperationError, ops
+from jax2tf_bridge.emitters._ops import NoOperationError, get_builder, ops
 from jax2tf_bridge.emitters._sizes import Cache, Sizes, fill_sizes
 from jax2tf_bridge.errors import BridgeError, ModuleError
 from jax2tf_bridge.rewriting import INVALID_OPERATION_ERRORS
@@ -27,6 +29,7 @@ Emitter: TypeAlias = "Callable[[Scope, Operation, Sequence[Array]], Sequence[Arr
 """Function that converts one operation of the module to TensorFlow's operations."""
 
 
+@dataclass(eq=False)
 class Scope:
     """Values of a block, in one graph; the scope of a region also sees the enclosing blocks.
 
@@ -34,6 +37,8 @@ class Scope:
       name: the name of the called function, for messages.
       program: the module.
       emitters: maps StableHLO's operations to emitters.
+      variables: maps unknown sizes to scalar int32 tensors.
+      constraints: the constraints on the variables.
       graph_functions: the TensorFlow functions that the module calls, by number.
       names_lines: whether operations are named after the user's lines.
       for_converters: whether to use only operations that tf2onnx and OpenVINO support.
@@ -44,33 +49,29 @@ class Scope:
       callers: the functions of the module that are being called.
     """
 
-    def __init__(
-        self,
-        name: str,
-        program: Program,
-        emitters: Mapping[str, Emitter],
-        variables: Mapping[str, Any],
-        constraints: SymbolicScope | None = None,
-        graph_functions: Sequence[Callable[..., Any]] = (),
-        *,
-        names_lines: bool = False,
-        for_converters: bool = False,
-        for_onnx: bool = False,
-        refuses_bits: bool = False,
+    name: str
+    program: Program
+    emitters: Mapping[str, Emitter]
+    variables: InitVar[Mapping[str, Any]]
+    constraints: InitVar[SymbolicScope | None] = None
+    graph_functions: Sequence[Callable[..., Any]] = ()
+    _: KW_ONLY
+    names_lines: bool = False
+    for_converters: bool = False
+    for_onnx: bool = False
+    refuses_bits: bool = False
+    cache: Cache = field(default_factory=Cache, init=False)
+    sizes: Sizes = field(init=False)
+    callers: frozenset[str] = field(default=frozenset(), init=False)
+    _line: str | None = field(default=None, init=False)
+    """The line of the call to which this scope belongs."""
+    _values: ChainMap[Value, Array] = field(default_factory=ChainMap, init=False)
+    _budget: list[int] = field(default_factory=lambda: [_MAX_OPERATIONS], init=False)
+
+    def __post_init__(
+        self, variables: Mapping[str, Any], constraints: SymbolicScope | None
     ) -> None:
-        """Stores the scope; `variables` maps unknown sizes to scalar int32 tensors."""
-        self.name, self.program, self.emitters = name, program, emitters
-        self.graph_functions = graph_functions
-        self.names_lines, self.for_converters = names_lines, for_converters
-        self.for_onnx = for_onnx
-        self.refuses_bits = refuses_bits
-        self._line: str | None = None  # the line of the call to which this scope belongs
-        self.cache = Cache()
-        self.sizes = Sizes(self.cache, variables, constraints, for_converters=for_converters)
-        self._values: dict[Value, Array] = {}
-        self._outer: Scope | None = None
-        self.callers: frozenset[str] = frozenset()
-        self._budget = [_MAX_OPERATIONS]
+        self.sizes = Sizes(self.cache, variables, constraints, for_converters=self.for_converters)
 
     def new_region(self, *, other_graph: bool = False) -> Scope:
         """Makes the scope of a region or of a called function.
@@ -80,7 +81,7 @@ class Scope:
             must not use.
         """
         scope = copy.copy(self)
-        scope._values, scope._outer = {}, self
+        scope._values = self._values.new_child()
         if other_graph:
             scope.cache = Cache(self.cache)
             scope.sizes = self.sizes.inner(scope.cache)
@@ -91,7 +92,7 @@ class Scope:
         scope = self.new_region()
         scope.callers = self.callers | {name}
         scope._line = call.source or self._line
-        scope._outer = self._outer
+        scope._values = self._values.parents.new_child()
         return scope
 
     @property
@@ -156,7 +157,9 @@ class Scope:
         operands = [self.array(value) for value in operation.operands]
         line = operation.source or self._line
         scope = make_line_scope(line) if self.names_lines and line is not None else None
+        builder = get_builder()
         with (
+            contextlib.nullcontext() if builder is None else builder.in_calls(operation.calls),
             contextlib.nullcontext() if scope is None else ops.name_scope(scope),
             self._check_bits(operation) if self.refuses_bits else contextlib.nullcontext(),
         ):
@@ -169,17 +172,17 @@ class Scope:
         graph = ops.compat.v1.get_default_graph()
         version = graph.version  # which counts operations
         yield
-        made = graph.get_operations()[version - graph.version :] if graph.version > version else ()
-        if any(each.type == "Bitcast" for each in made):
+        operations = (
+            graph.get_operations()[version - graph.version :] if graph.version > version else ()
+        )
+        if any(each.type == "Bitcast" for each in operations):
             self.fail(operation, "it needs Bitcast, which no converter of graphs knows")
 
     def array(self, value: Value) -> Array:
         """Returns the array of a value."""
-        scope: Scope | None = self
-        while scope is not None:
-            if value in scope._values:
-                return scope._values[value]
-            scope = scope._outer
+        for values in self._values.maps:  # faster than the lookup of a ChainMap
+            if value in values:
+                return values[value]
         raise AssertionError("operands come after what makes them")
 
     def fail(self, operation: Operation, reason: str) -> NoReturn:
@@ -190,20 +193,17 @@ class Scope:
         """
         place = f" (at {operation.source})" if operation.source else ""
         name = operation.name if "." in operation.name else f"stablehlo.{operation.name}"
+        advice = "Write"
         if self.for_onnx:
-            raise ModuleError(
-                f"{self.name} cannot be made of ONNX's operations: {name}{place}: {reason}. Write "
-                "this part of the function with other operations."
-            )
-        if self.for_converters:
-            raise ModuleError(
-                f"{self.name} cannot be made of operations that converters know: {name}{place}: "
-                f"{reason}. Write this part of the function with other operations."
-            )
+            operations = "ONNX's operations"
+        elif self.for_converters:
+            operations = "operations that converters know"
+        else:
+            operations = "TensorFlow's own operations"
+            advice = "Export it for a target with XLA, or write"
         raise ModuleError(
-            f"{self.name} cannot be made of TensorFlow's own operations: "
-            f"{name}{place}: {reason}. Export it for a target with XLA, or "
-            "write this part of the function with other operations."
+            f"{self.name} cannot be made of {operations}: {name}{place}: {reason}. {advice} "
+            "this part of the function with other operations."
         )
 
     # Tensors.

@@ -11,13 +11,9 @@ import numpy as np
 
 from jax2tf_bridge.bytecode import DenseElements, Operation
 from jax2tf_bridge.emitters import _converter_forms, _integers
-from jax2tf_bridge.emitters._array import (
-    Array,
-    graph_dtype,
-    make_integer,
-    plain,
-)
+from jax2tf_bridge.emitters._array import Array, graph_dtype, make_integer, plain, zeros
 from jax2tf_bridge.emitters._emitter import emits
+from jax2tf_bridge.emitters._folding import to_element
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Scope
 from jax2tf_bridge.emitters._sizes import (
@@ -55,11 +51,6 @@ def static_sizes(scope: Scope, operation: Operation) -> tuple[int, ...]:
     return sizes
 
 
-def _empty(element: str, sizes: Sequence[Dim]) -> Array:
-    """Makes an array without elements."""
-    return Array(element, tuple(sizes), known=np.zeros((), graph_dtype(element).as_numpy_dtype))
-
-
 def resize(array: Array, sizes: Sequence[Dim]) -> Array:
     """Changes the sizes of axes that repeat one element, without changing the compact form."""
     return dataclasses.replace(array, sizes=tuple(sizes), origin=None)
@@ -83,7 +74,6 @@ def _note_reshape(array: Array, origin: Array) -> Array:
 
 
 def product(sizes: Iterable[Dim]) -> Dim:
-    """Multiplies sizes."""
     total: Dim = 1
     for size in sizes:
         total = plain(total * size)
@@ -117,7 +107,7 @@ def broadcast(scope: Scope, array: Array, sizes: Sequence[Dim], dimensions: Sequ
     if sizes == array.sizes and list(dimensions) == list(range(array.rank)):
         return array
     if 0 in sizes:
-        return _empty(array.element, sizes)
+        return zeros(array.element, sizes)
     if list(dimensions) != sorted(dimensions):
         order = sorted(range(array.rank), key=lambda i: dimensions[i])
         array, dimensions = transpose(scope, array, order), sorted(dimensions)
@@ -136,16 +126,16 @@ def _place(scope: Scope, array: Array, sizes: tuple[Dim, ...], dimensions: Seque
     first = array.rank - len(own)
     live = [axis for axis in range(first, array.rank) if own[axis - first] != 1]
     start = dimensions[live[0]] if live else len(sizes)
-    wanted: list[Dim] = [1] * (len(sizes) - start)
+    new_sizes: list[Dim] = [1] * (len(sizes) - start)
     for axis in live:
-        wanted[dimensions[axis] - start] = own[axis - first]
+        new_sizes[dimensions[axis] - start] = own[axis - first]
     known = array.known
     if known is not None:
-        shape = [1] * len(wanted)
+        shape = [1] * len(new_sizes)
         for axis in live:
             shape[dimensions[axis] - start] = known.shape[axis - first]
         return Array(array.element, sizes, known=known.reshape(shape))
-    return Array(array.element, sizes, with_ones(scope, scope.compact(array), own, wanted))
+    return Array(array.element, sizes, with_ones(scope, scope.compact(array), own, new_sizes))
 
 
 def compact_sizes(array: Array) -> tuple[Dim, ...]:
@@ -157,34 +147,34 @@ def compact_sizes(array: Array) -> tuple[Dim, ...]:
 
 
 def with_ones(
-    scope: Scope, tensor: ops.Tensor, sizes: Sequence[Dim], wanted: Sequence[Dim]
+    scope: Scope, tensor: ops.Tensor, sizes: Sequence[Dim], new_sizes: Sequence[Dim]
 ) -> ops.Tensor:
     """Reshapes a tensor to sizes that differ only by ones, without arithmetic on sizes."""
-    if tuple(sizes) == tuple(wanted):
+    if tuple(sizes) == tuple(new_sizes):
         return tensor
     # Sizes of 1 that were added before are dropped by using the original tensor.
     tensor, sizes = scope.cache.get_or_make(
         ("without ones", tensor.ref()), lambda: (tensor, tuple(sizes))
     )
-    if tuple(sizes) == tuple(wanted):
+    if tuple(sizes) == tuple(new_sizes):
         return tensor
-    if sum(not isinstance(size, int) for size in wanted) <= 1 and 0 not in wanted:
-        result = ops.reshape(tensor, scope.sizes.reshape_shape(wanted))
+    if sum(not isinstance(size, int) for size in new_sizes) <= 1 and 0 not in new_sizes:
+        result = ops.reshape(tensor, scope.sizes.reshape_shape(new_sizes))
     else:
-        drop, add = _other_ones(sizes, wanted)
+        drop, add = _other_ones(sizes, new_sizes)
         result = ops.squeeze(tensor, drop) if drop else tensor
         for axis in add:
             result = ops.expand_dims(result, axis)
     scope.cache.get_or_make(("without ones", result.ref()), lambda: (tensor, sizes))
-    return scope.set_shape(result, wanted)
+    return scope.set_shape(result, new_sizes)
 
 
-def _other_ones(sizes: Sequence[Dim], wanted: Sequence[Dim]) -> tuple[list[int], list[int]]:
+def _other_ones(sizes: Sequence[Dim], new_sizes: Sequence[Dim]) -> tuple[list[int], list[int]]:
     """Finds superfluous sizes of 1, and the positions of missing ones."""
     drop: list[int] = []
     add: list[int] = []
     at = 0
-    for place, size in enumerate(wanted):
+    for place, size in enumerate(new_sizes):
         while at < len(sizes) and sizes[at] == 1 != size:
             drop.append(at)
             at += 1
@@ -205,7 +195,6 @@ def _reshape(scope: Scope, operation: Operation, operands: Sequence[Array]) -> A
 
 
 def reshape(scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
-    """Reshapes an array."""
     sizes = tuple(map(plain, sizes))
     array = array.origin or array
     if sizes == array.sizes:
@@ -215,7 +204,7 @@ def reshape(scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
 
 def _reshape_elements(scope: Scope, array: Array, sizes: tuple[Dim, ...]) -> Array:
     if 0 in sizes or 0 in array.sizes:
-        return _empty(array.element, sizes)
+        return zeros(array.element, sizes)
     groups = _match_axes(array.sizes, sizes)
     # An axis of the result is repeated if all its source axes are.
     repeated = [all(array.repeats(axis) for axis in own) for own, _ in groups]
@@ -225,25 +214,25 @@ def _reshape_elements(scope: Scope, array: Array, sizes: tuple[Dim, ...]) -> Arr
         if not is_repeated
         for axis in own
     ]
-    wanted: list[Dim] = list(sizes)
+    new_sizes: list[Dim] = list(sizes)
     for (_, places), is_repeated in zip(groups, repeated, strict=True):
         for place in places if is_repeated else ():
-            wanted[place] = 1
-    while wanted and wanted[0] == 1:
-        del wanted[0]
+            new_sizes[place] = 1
+    while new_sizes and new_sizes[0] == 1:
+        del new_sizes[0]
     known = array.known
     if known is not None:
         own_sizes = [size if axis in spread else 1 for axis, size in enumerate(array.sizes)]
         static = [size for size in own_sizes if isinstance(size, int)]
-        numbers = [size for size in wanted if isinstance(size, int)]
-        is_static = len(static) == array.rank and len(numbers) == len(wanted)
+        numbers = [size for size in new_sizes if isinstance(size, int)]
+        is_static = len(static) == array.rank and len(numbers) == len(new_sizes)
         if is_static and math.prod(static) <= max(_MAX_MOVED_ELEMENTS, known.size):
             whole = np.broadcast_to(known, static)
             return Array(array.element, sizes, known=whole.reshape(numbers))
     if all(_differ_by_ones(array.sizes, sizes, group) for group in groups):
         compact, own = scope.compact(array), compact_sizes(array)
-        return Array(array.element, sizes, with_ones(scope, compact, own, wanted))
-    tensor = _tile(scope, array, groups, len(wanted))
+        return Array(array.element, sizes, with_ones(scope, compact, own, new_sizes))
+    tensor = _tile(scope, array, groups, len(new_sizes))
     if tensor is None:
         # Missing leading axes of size 1 would only make the broadcast larger, which LiteRT's
         # converter fails for at six axes.
@@ -251,8 +240,8 @@ def _reshape_elements(scope: Scope, array: Array, sizes: tuple[Dim, ...]) -> Arr
         start = next((axis for axis, size in enumerate(missing) if size != 1), len(missing))
         array = resize(array, array.sizes[start:])
         tensor = broadcast_axes(scope, array, [axis - start for axis in spread if axis >= start])
-        tensor = ops.reshape(tensor, scope.sizes.reshape_shape(wanted))
-    return Array(array.element, sizes, scope.set_shape(tensor, wanted))
+        tensor = ops.reshape(tensor, scope.sizes.reshape_shape(new_sizes))
+    return Array(array.element, sizes, scope.set_shape(tensor, new_sizes))
 
 
 def _tile(
@@ -273,22 +262,24 @@ def _tile(
         counts.append(product(array.sizes[axis] for axis in more))
         axes.append(live[0])
     skipped = len(axes) - rank
-    wanted = [1 if axis < 0 else array.sizes[axis] for axis in axes[skipped:]]
-    tensor = with_ones(scope, scope.compact(array), compact_sizes(array), wanted)
+    new_sizes = [1 if axis < 0 else array.sizes[axis] for axis in axes[skipped:]]
+    tensor = with_ones(scope, scope.compact(array), compact_sizes(array), new_sizes)
     multiples = scope.sizes.shape(counts[skipped:])
     return _integers.repeat(lambda x: ops.tile(x, multiples), tensor)
 
 
 def _differ_by_ones(
-    sizes: Sequence[Dim], wanted: Sequence[Dim], group: tuple[list[int], list[int]]
+    sizes: Sequence[Dim], new_sizes: Sequence[Dim], group: tuple[list[int], list[int]]
 ) -> bool:
     own, places = group
     return [sizes[axis] for axis in own if sizes[axis] != 1] == [
-        wanted[place] for place in places if wanted[place] != 1
+        new_sizes[place] for place in places if new_sizes[place] != 1
     ]
 
 
-def _match_axes(sizes: Sequence[Dim], wanted: Sequence[Dim]) -> list[tuple[list[int], list[int]]]:
+def _match_axes(
+    sizes: Sequence[Dim], new_sizes: Sequence[Dim]
+) -> list[tuple[list[int], list[int]]]:
     """Splits two shapes of equal size into corresponding groups of axes of equal size."""
     groups: list[tuple[list[int], list[int]]] = []
     totals: dict[Dim, int] = {}
@@ -298,13 +289,13 @@ def _match_axes(sizes: Sequence[Dim], wanted: Sequence[Dim]) -> list[tuple[list[
         totals[total] = axis + 1
     begin = end = 0
     total = 1
-    for place, size in enumerate(wanted):
+    for place, size in enumerate(new_sizes):
         total = plain(total * size)
         end_of_own = totals.get(total, -1)
         if size != 1 and end_of_own > begin:
             groups.append((list(range(begin, end_of_own)), list(range(end, place + 1))))
             begin, end = end_of_own, place + 1
-    rest = (list(range(begin, len(sizes))), list(range(end, len(wanted))))
+    rest = (list(range(begin, len(sizes))), list(range(end, len(new_sizes))))
     if not groups or product(sizes[axis] for axis in rest[0]) != 1:
         return [*groups, rest]
     # Sizes of 1 at the end belong to the last group.
@@ -321,12 +312,12 @@ def broadcast_axes(scope: Scope, array: Array, axes: Sequence[int]) -> ops.Tenso
         return scope.tensor(array)
     own = compact_sizes(array)
     padded = [*(1 for _ in range(array.rank - len(own))), *own]
-    wanted = [size if axis in axes else 1 for axis, size in enumerate(array.sizes)]
+    new_sizes = [size if axis in axes else 1 for axis, size in enumerate(array.sizes)]
     # Broadcasting adds missing leading axes without an operation.
     compact = scope.compact(array)
-    if padded == wanted:
-        return with_ones(scope, compact, own, wanted)
-    return scope.set_shape(ops.broadcast_to(compact, scope.sizes.shape(wanted)), wanted)
+    if padded == new_sizes:
+        return with_ones(scope, compact, own, new_sizes)
+    return scope.set_shape(ops.broadcast_to(compact, scope.sizes.shape(new_sizes)), new_sizes)
 
 
 @emits("transpose")
@@ -354,20 +345,20 @@ def transpose(scope: Scope, array: Array, order: Sequence[int]) -> Array:
     compact = scope.compact(array)
     own = compact_sizes(array)
     padded = [*(1 for _ in range(array.rank - len(own))), *own]
-    wanted = [padded[axis] for axis in order]
+    new_sizes = [padded[axis] for axis in order]
     live = [axis for axis in range(array.rank) if padded[axis] != 1]
     if [axis for axis in order if axis in live] == live:
         # Moving a size of 1 past others moves no elements.
-        while wanted and wanted[0] == 1:
-            del wanted[0]
-        return Array(array.element, sizes, with_ones(scope, compact, own, wanted))
+        while new_sizes and new_sizes[0] == 1:
+            del new_sizes[0]
+        return Array(array.element, sizes, with_ones(scope, compact, own, new_sizes))
     # Repeated leading axes that stay in front can be omitted.
     start = 0
     while order[start] == start and padded[start] == 1:
         start += 1
     tensor = with_ones(scope, compact, own, padded[start:])
     tensor = scope.set_shape(
-        ops.transpose(tensor, [axis - start for axis in order[start:]]), wanted[start:]
+        ops.transpose(tensor, [axis - start for axis in order[start:]]), new_sizes[start:]
     )
     return Array(array.element, sizes, tensor)
 
@@ -436,7 +427,7 @@ def slice_array(
     if sizes == array.sizes:
         return array
     if 0 in sizes:
-        return _empty(array.element, sizes)
+        return zeros(array.element, sizes)
     if len(array.compact_shape) > _MAX_SLICED_AXES and array.known is None:
         merged = _merge_whole_axes(array.sizes, starts, limits, steps)
         if len(merged) < array.rank:
@@ -466,8 +457,8 @@ def slice_array(
             0 if places[axis - first].start is None else places[axis - first].start
         )
     tensor = scope.compact(array)[tuple(places)]
-    wanted = [1 if array.repeats(axis) else sizes[axis] for axis in range(kept, array.rank)]
-    return Array(array.element, sizes, scope.set_shape(tensor, wanted))
+    new_sizes = [1 if array.repeats(axis) else sizes[axis] for axis in range(kept, array.rank)]
+    return Array(array.element, sizes, scope.set_shape(tensor, new_sizes))
 
 
 def _merge_whole_axes(
@@ -516,7 +507,6 @@ def _concatenate(scope: Scope, operation: Operation, operands: Sequence[Array]) 
 
 
 def concatenate(scope: Scope, arrays: Sequence[Array], axis: int) -> Array:
-    """Joins arrays along an axis."""
     kept = [array for array in arrays if array.sizes[axis] != 0] or list(arrays[:1])
     if len(kept) == 1:
         return kept[0]
@@ -526,7 +516,7 @@ def concatenate(scope: Scope, arrays: Sequence[Array], axis: int) -> Array:
         total = plain(total + array.sizes[axis])
     sizes = (*kept[0].sizes[:axis], total, *kept[0].sizes[axis + 1 :])
     if 0 in sizes:
-        return _empty(element, sizes)
+        return zeros(element, sizes)
     # Axes that all arrays repeat are repeated afterwards.
     spread = [
         i for i in range(len(sizes)) if i == axis or not all(array.repeats(i) for array in kept)
@@ -541,8 +531,8 @@ def concatenate(scope: Scope, arrays: Sequence[Array], axis: int) -> Array:
     tensor = _stack(scope, kept, axis, spread)
     if tensor is None:
         tensor = ops.concat([broadcast_axes(scope, array, spread) for array in kept], axis)
-    wanted = [size if i in spread else 1 for i, size in enumerate(sizes)]
-    return Array(element, sizes, scope.set_shape(tensor, wanted))
+    new_sizes = [size if i in spread else 1 for i, size in enumerate(sizes)]
+    return Array(element, sizes, scope.set_shape(tensor, new_sizes))
 
 
 def _stack(
@@ -578,24 +568,17 @@ def _iota(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Arra
 def iota(scope: Scope, element: str, sizes: Sequence[Dim], axis: int) -> Array:
     """Counts along an axis from 0; the other axes repeat it."""
     if 0 in sizes:
-        return _empty(element, sizes)
-    size = sizes[axis]
+        return zeros(element, sizes)
+    size, dtype = sizes[axis], graph_dtype(element)
     trailing = (1,) * (len(sizes) - axis - 1)
-    dtype = graph_dtype(element)
-    narrow = {"i4": 8, "ui4": 0}.get(element)  # 4-bit integers wrap around explicitly
-    if isinstance(size, int) and (size <= _MAX_MOVED_ELEMENTS or narrow is not None):
-        known = np.arange(size)
-        if narrow is not None:
-            known = (known + narrow) % 16 - narrow
-        shaped = known.astype(dtype.as_numpy_dtype).reshape((size, *trailing))
-        return Array(element, tuple(sizes), known=shaped)
+    if isinstance(size, int) and size <= _MAX_MOVED_ELEMENTS:
+        known = to_element(element, np.arange(size)).reshape((size, *trailing))
+        return Array(element, tuple(sizes), known=known)
     numbers = scope.cache.get_or_make(("range", size), lambda: ops.range(scope.sizes.size(size)))
-    if narrow is not None:
-        numbers = ops.math.floormod(numbers + narrow, 16) - narrow
-    counted = numbers if dtype == ops.int32 else ops.cast(numbers, dtype)
+    numbers = _integers.wrap(element, numbers if dtype == ops.int32 else ops.cast(numbers, dtype))
     if trailing:
-        counted = ops.reshape(counted, [-1, *trailing])
-    return Array(element, tuple(sizes), counted)
+        numbers = ops.reshape(numbers, [-1, *trailing])
+    return Array(element, tuple(sizes), numbers)
 
 
 @emits("reverse")
@@ -612,7 +595,6 @@ def _reverse(scope: Scope, operation: Operation, operands: Sequence[Array]) -> A
 
 
 def reverse_axes(scope: Scope, tensor: ops.Tensor, axes: Sequence[int]) -> ops.Tensor:
-    """Reverses axes of a tensor."""
     reverse = _converter_forms.reverse if scope.for_converters else ops.reverse
     return reverse(tensor, list(axes))
 
@@ -695,8 +677,8 @@ def _pad_around(
         inside = ops.pad(ops.ones(ops.shape(tensor), ops.bool), paddings)
         filler = scope.tensor(reshape(scope, value, ()))
         padded = move(lambda x, v: scope.choose(inside, ops.pad(x, paddings), v), tensor, filler)
-    wanted = [size if axis in spread else 1 for axis, size in enumerate(sizes)]
-    return Array(array.element, sizes, scope.set_shape(padded, wanted))
+    new_sizes = [size if axis in spread else 1 for axis, size in enumerate(sizes)]
+    return Array(array.element, sizes, scope.set_shape(padded, new_sizes))
 
 
 def pad_to(scope: Scope, array: Array, least: Sequence[Dim]) -> Array:
@@ -711,7 +693,7 @@ def pad_to(scope: Scope, array: Array, least: Sequence[Dim]) -> Array:
     )
     if sizes == array.sizes:
         return array
-    zero = Array(array.element, (), known=np.zeros((), array.graph_dtype.as_numpy_dtype))
+    zero = zeros(array.element)
     if _repeats_value(array, zero):
         return broadcast(scope, zero, sizes, ())
     behind = [plain(size - own) for size, own in zip(sizes, array.sizes, strict=True)]

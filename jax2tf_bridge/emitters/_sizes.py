@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
+from collections import ChainMap
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -21,16 +23,15 @@ class Cache:
     """Objects that are made once in a graph; an inner graph also finds those of the outer ones."""
 
     def __init__(self, outer: Cache | None = None) -> None:
-        self._outer = outer
-        self._objects: dict[Hashable, Any] = {}
+        self._objects: ChainMap[Hashable, Any] = (
+            ChainMap() if outer is None else outer._objects.new_child()
+        )
 
     def get_or_make(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """Returns the object of a key; makes it if missing."""
-        cache: Cache | None = self
-        while cache is not None:
-            if key in cache._objects:
-                return cache._objects[key]
-            cache = cache._outer
+        for objects in self._objects.maps:  # faster than the lookup of a ChainMap
+            if key in objects:
+                return objects[key]
         self._objects[key] = new = make()
         return new
 
@@ -75,7 +76,6 @@ class Sizes:
         constraints: SymbolicScope | None,
         *,
         for_converters: bool,
-        outer: Sizes | None = None,
     ) -> None:
         """Stores what is known.
 
@@ -84,19 +84,20 @@ class Sizes:
           variables: maps variables to ints, scalar int32 tensors, or functions that make these.
           constraints: the constraints on the variables.
           for_converters: whether tf2onnx or OpenVINO reads the graph.
-          outer: the sizes of the enclosing graph.
         """
-        self._cache, self._outer, self._for_converters = cache, outer, for_converters
-        self._variables: dict[str, Any] = dict(variables)
+        self._cache, self._for_converters = cache, for_converters
+        self._variables: ChainMap[str, Any] = ChainMap(dict(variables))
         self._constraints = constraints
         # Inner graphs share the following with the enclosing one.
-        self._numbers: itertools.count[int] = itertools.count() if outer is None else outer._numbers
-        self._counters: set[str] = set() if outer is None else outer._counters
-        self._exceeds_32_bits: list[bool] = [False] if outer is None else outer._exceeds_32_bits
+        self._numbers = itertools.count()
+        self._counters: set[str] = set()
+        self._exceeds_32_bits = [False]
 
     def inner(self, cache: Cache) -> Sizes:
         """Makes the sizes of an inner graph."""
-        return Sizes(cache, {}, self._constraints, for_converters=self._for_converters, outer=self)
+        sizes = copy.copy(self)
+        sizes._cache, sizes._variables = cache, self._variables.new_child()
+        return sizes
 
     def shape(self, sizes: Sequence[Dim]) -> Any:
         """Returns sizes as a shape for TensorFlow: a list of ints, or an int32 tensor."""
@@ -171,28 +172,13 @@ class Sizes:
         )
 
     def _variable(self, name: str) -> Any:
-        sizes: Sizes | None = self
-        while sizes is not None:
-            if name in sizes._variables:
-                result = sizes._variables[name]
-                return (
-                    self._cache.get_or_make(("variable", name), result)
-                    if callable(result)
-                    else result
-                )
-            sizes = sizes._outer
-        raise AssertionError(f"the size {name} comes before what defines it")
+        assert name in self._variables, f"the size {name} comes before what defines it"
+        size = self._variables[name]
+        return self._cache.get_or_make(("variable", name), size) if callable(size) else size
 
     def knows(self, dimension: Dim) -> bool:
         """Returns whether a size can be computed here; sizes of an inner region cannot."""
-        if not isinstance(dimension, DimExpr):
-            return True
-        names = set(dimension.variables())
-        sizes: Sizes | None = self
-        while sizes is not None and names:
-            names -= sizes._variables.keys()
-            sizes = sizes._outer
-        return not names
+        return all(name in self._variables for name in variables_of(dimension))
 
     def new_size(self, tensor: ops.Tensor, *, least: int = 0) -> Dim:
         """Makes a new variable for a computed size.
@@ -270,12 +256,8 @@ class Sizes:
         return symbolic_dim_bounds(dimension, self._constraints, ranges=ranges)
 
     def _range(self, name: str) -> tuple[int, int]:
-        sizes: Sizes | None = self
-        while sizes is not None:
-            if isinstance(size := sizes._variables.get(name), int):
-                return size, size
-            sizes = sizes._outer
-        return 1, _MAX_SIZE
+        size = next((sizes[name] for sizes in self._variables.maps if name in sizes), None)
+        return (size, size) if isinstance(size, int) else (1, _MAX_SIZE)
 
     def compare(self, direction: str, left: Dim, right: Dim) -> bool | None:
         """Compares two sizes; None if the result depends on the variables."""

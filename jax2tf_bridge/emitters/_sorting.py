@@ -16,7 +16,8 @@ from jax2tf_bridge.bytecode import Block, Operation, Value
 from jax2tf_bridge.emitters._array import Array, graph_dtype
 from jax2tf_bridge.emitters._bodies import called_block, fit_sizes
 from jax2tf_bridge.emitters._emitter import emits
-from jax2tf_bridge.emitters._integers import constant_like, in_few_axes
+from jax2tf_bridge.emitters._floats import total_order_key
+from jax2tf_bridge.emitters._integers import constant_like
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Scope
 from jax2tf_bridge.emitters._shapes import resize, transpose
@@ -106,8 +107,8 @@ def _index_by_keys(
         tensor = _to_integers(scope, number, key)
         if index is not None:
             tensor = ops.gather(tensor, index, batch_dims=len(sizes) - 1)
-        wanted = count if key is keys[0] else sizes[-1]
-        result = ops.math.top_k(tensor, scope.sizes.size(wanted)).indices
+        length = count if key is keys[0] else sizes[-1]
+        result = ops.math.top_k(tensor, scope.sizes.size(length)).indices
         index = result if index is None else ops.gather(index, result, batch_dims=len(sizes) - 1)
     assert index is not None, "there is a key"
     return index
@@ -122,51 +123,32 @@ def _to_integers(scope: Scope, number: Array, key: SortKey) -> ops.Tensor:
     if tensor.dtype.is_unsigned and tensor.dtype.size >= 4 and not scope.for_converters:
         # LiteRT only sorts signed integers.
         signed = ops.int32 if tensor.dtype.size == 4 else ops.int64
-        sign = ops.constant(signed.min, signed)
-        bits = ops.bitcast(tensor, signed)
-        tensor = in_few_axes(lambda x: ops.bitwise.bitwise_xor(x, sign), bits)
-    if row.kind != "float":
-        return tensor if key.descending else _all_bits(tensor.dtype) - tensor
-    if not key.total_order:
-        tensor = ops.where(ops.equal(tensor, 0), ops.zeros([], tensor.dtype), tensor)
-    if scope.for_onnx:
-        return _onnx_order(tensor, descending=key.descending)
-    if scope.for_converters:
-        # They cannot read bits; NaN may then be anywhere in the order.
-        return tensor if key.descending else ops.negative(tensor)
-    return float_order(tensor, descending=key.descending)
+        half = constant_like(tensor, tensor.dtype.max // 2 + 1)
+        tensor = ops.bitcast(ops.add(tensor, half), signed)
+    if row.kind == "float":
+        if not key.total_order:
+            tensor = ops.where(ops.equal(tensor, 0), ops.zeros([], tensor.dtype), tensor)
+        if scope.for_onnx:
+            tensor = _onnx_order(tensor)
+        elif not scope.for_converters:
+            wide = ops.cast(tensor, ops.float32) if tensor.dtype.size == 1 else tensor
+            tensor = total_order_key(wide)
+        # Converters cannot read bits; NaN may then be anywhere in the order.
+    if key.descending:
+        return tensor
+    if tensor.dtype.is_floating:
+        return ops.negative(tensor)
+    # Subtracting from -1, or from the greatest unsigned integer, reverses the order.
+    return constant_like(tensor, -1 if tensor.dtype.min < 0 else tensor.dtype.max) - tensor
 
 
-def _onnx_order(tensor: ops.Tensor, *, descending: bool) -> ops.Tensor:
-    """Converts floats to floats in the same or the reverse order, in which NaN comes after inf."""
+def _onnx_order(tensor: ops.Tensor) -> ops.Tensor:
+    """Converts floats to floats in the same order, in which NaN comes after inf."""
     wide = ops.cast(tensor, ops.float64)
     # In float64 the greatest number takes the place of infinity.
     largest = constant_like(wide, ops.float64.max)
     finite = ops.minimum(ops.maximum(wide, -largest), largest)
-    numbers = ops.where(ops.math.is_nan(wide), constant_like(wide, np.inf), finite)
-    return numbers if descending else ops.negative(numbers)
-
-
-def _all_bits(dtype: ops.DType) -> ops.Tensor:
-    """Makes -1, or the greatest unsigned integer; subtracting from it reverses the order."""
-    return ops.constant(-1 if dtype.min < 0 else dtype.max, dtype)
-
-
-def float_order(tensor: ops.Tensor, *, descending: bool) -> ops.Tensor:
-    """Converts floats to integers in total order, or in the reverse order.
-
-    The total order is -NaN, -inf, ..., -0, 0, ..., inf, NaN.
-    """
-    if tensor.dtype.size == 1:
-        tensor = ops.cast(tensor, ops.float32)
-    integer = {2: ops.int16, 4: ops.int32, 8: ops.int64}[tensor.dtype.size]
-    bits = ops.bitcast(tensor, integer)
-    least = ops.constant(integer.min, integer)
-    # The bits of negative numbers increase as the numbers decrease.
-    opposite = ops.constant(-1, integer) - bits
-    if descending:
-        return ops.where(bits < 0, opposite + least, bits)
-    return ops.where(bits < 0, bits - least, opposite)
+    return ops.where(ops.math.is_nan(wide), constant_like(wide, np.inf), finite)
 
 
 # Any other comparator.

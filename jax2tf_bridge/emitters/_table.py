@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 
-from jax2tf_bridge.emitters import (
+from jax2tf_bridge.emitters import (  # noqa: F401
     _batch_norm,
     _collectives,
     _control_flow,
@@ -15,6 +15,7 @@ from jax2tf_bridge.emitters import (
     _dot_general,
     _dynamic_slices,
     _elementwise,
+    _fake_quantization,
     _fft,
     _functions,
     _fusions,
@@ -31,37 +32,16 @@ from jax2tf_bridge.emitters import (
 from jax2tf_bridge.emitters._emitter import OperationEmitter
 from jax2tf_bridge.emitters._scope import Emitter
 
-_MODULES = (
-    _batch_norm,
-    _collectives,
-    _control_flow,
-    _convolution,
-    _cumulative,
-    _custom_calls,
-    _dot_general,
-    _dynamic_slices,
-    _elementwise,
-    _fft,
-    _functions,
-    _fusions,
-    _gather,
-    _linalg,
-    _random,
-    _reductions,
-    _scatter,
-    _shapes,
-    _sorting,
-    _special_functions,
-    _windows,
-)
+# The modules come from globals(), so each is named only in the import.
 OPERATION_EMITTERS = tuple(
     each
-    for module in _MODULES
+    for module in tuple(globals().values())
+    if isinstance(module, ModuleType)
     for value in vars(module).values()
     for each in (value if isinstance(value, tuple) else (value,))
     if isinstance(each, OperationEmitter)
 )
-"""The emitters of all modules, alone or in tuples."""
+"""The emitters of the imported modules, alone or in tuples."""
 
 EMITTERS: Mapping[str, Emitter] = MappingProxyType(
     {name: each for each in OPERATION_EMITTERS for name in each.names}

@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from jax2tf_bridge.bytecode import Block, Operation
-from jax2tf_bridge.emitters._array import Array
+from jax2tf_bridge.bytecode import Attribute, Block, Operation
+from jax2tf_bridge.emitters._array import Array, zeros
 from jax2tf_bridge.emitters._bodies import (
-    are_identities,
     called_block,
     fit_sizes,
     is_identity,
@@ -38,10 +37,11 @@ from jax2tf_bridge.emitters._reductions import (
     reduce_axes,
     reduce_by,
 )
+from jax2tf_bridge.emitters._scatter import scatter
 from jax2tf_bridge.emitters._scope import Scope
 from jax2tf_bridge.emitters._shapes import (
     broadcast,
-    pad,
+    iota,
     pad_to,
     product,
     reshape,
@@ -120,7 +120,7 @@ def _reduce(
     else:
         results = [_reduce_from_identity(scope, reducers[0], combine, arrays[0], windows)]
         results = [fit_sizes(scope, result, sizes) for result in results]
-    if reducers is not None and are_identities(scope, reducers, inits):
+    if reducers is not None and all(map(functools.partial(is_identity, scope), reducers, inits)):
         return results
     return _combine_inits(scope, combine, inits, results)
 
@@ -251,7 +251,7 @@ def _reduce_without_identity(
     if not windows.has_padding and all(isinstance(size, int) for size in windows.sizes):
         results = _reduce_by_axis(scope, combine, arrays, inits, windows)
         return _combine_inits(scope, combine, inits, results)
-    yes, no = (Array("i1", (), known=np.array(flag)) for flag in (True, False))
+    yes, no = Array("i1", (), known=np.array(True)), zeros("i1")
     mask = broadcast(scope, yes, arrays[0].sizes, ())
     combine = _skip_unflagged(combine)
     results = _reduce_by_axis(scope, combine, [*arrays, mask], [*inits, no], windows)
@@ -358,17 +358,17 @@ def _select_and_scatter(scope: Scope, operation: Operation, operands: Sequence[A
     windows = _read_windows(operation, array.rank)
     if 0 in array.sizes or 0 in source.sizes:
         return broadcast(scope, init, array.sizes, ())
-    select, scatter = operation.regions
+    select, body = operation.regions
     extreme = match_selected_extreme(select)
-    reducers = match_reducers(scatter)
-    reducer = None if reducers is None else reducers[0]
 
-    def by_places(scope: Scope) -> Array:
-        return _scatter_by_places(scope, operation, reducer, operands, windows)
+    def by_index(scope: Scope) -> Array:
+        return _scatter_by_index(scope, operation, operands, windows)
 
-    is_sum = reducer == Reducer("add", array.element) and scope.scalar(init) == 0
-    if not (is_sum and has_pool_gradient(extreme, array, windows)):
-        return by_places(scope)
+    is_sum = match_reducers(body) == [Reducer("add", array.element)] and scope.scalar(init) == 0
+    # No converter of graphs knows MaxPoolGrad.
+    has_pool = is_sum and has_pool_gradient(extreme, array, windows)
+    if scope.is_for_any_converter or not has_pool:
+        return by_index(scope)
     assert extreme is not None, "has_pool_gradient() is false for other selectors"
 
     def by_pool(scope: Scope) -> Array:
@@ -380,52 +380,63 @@ def _select_and_scatter(scope: Scope, operation: Operation, operands: Sequence[A
 
     for operand in (array, source):
         scope.compact(operand)  # computed here, so that both branches can use it
-    result = if_finite(scope, array, lambda: branch(by_pool), lambda: branch(by_places))
+    result = if_finite(scope, array, lambda: branch(by_pool), lambda: branch(by_index))
     return scope.new_array(result, array.element, array.sizes)
 
 
-def _scatter_by_places(
-    scope: Scope,
-    operation: Operation,
-    reducer: Reducer | None,
-    operands: Sequence[Array],
-    windows: Windows,
+def _scatter_by_index(
+    scope: Scope, operation: Operation, operands: Sequence[Array], windows: Windows
 ) -> Array:
-    """Selects a position in each window, and scatters position by position, with any reducer."""
+    """Finds the index of the selected element of each window, and scatters to these indices."""
     array, source, init = operands
-    select, scatter = operation.regions
-    whole = pad_to(scope, source, (1,) * array.rank)
-    if whole is source:
-        chosen = _select_places(scope, select, array, source.sizes, windows)
-        return _scatter_to(scope, scatter, reducer, chosen, array.sizes, source, init, windows)
-    # Padding of the array and of the source is never selected, and dropped again.
-    padded = windows.padded_sizes(array.sizes)
-    sizes = [
-        size + scope.sizes.maximum(extent - own, 0)
-        for size, extent, own in zip(array.sizes, windows.extents, padded, strict=True)
+    total, count = product(array.sizes), product(source.sizes)
+    may_be_long = not isinstance(total, int) or total > ops.int32.max
+    element = "i64" if may_be_long and not scope.is_for_any_converter else "i32"
+    index = iota(scope, element, (total,), 0)
+    none = Array(element, (), known=np.array(-1, index.graph_dtype.as_numpy_dtype))
+    indices = _select_indices(
+        scope, operation.regions[0], array, reshape(scope, index, array.sizes), none, windows
+    )
+    attributes: dict[str, Attribute] = {
+        **{"index_vector_dim": 1, "update_window_dims": ()},
+        **{"inserted_window_dims": (0,), "scatter_dims_to_operand_dims": (0,)},
+    }
+    body = operation.regions[1:]
+    (result,) = scatter(
+        scope,
+        Operation("scatter", (), operation.results, attributes, body, operation.source),
+        [
+            broadcast(scope, init, (total,), ()),
+            reshape(scope, take_first(scope, indices, source.sizes), (count, 1)),
+            reshape(scope, source, (count,)),
+        ],
+    )
+    return reshape(scope, result, array.sizes)
+
+
+def _select_indices(
+    scope: Scope, select: Block, array: Array, index: Array, none: Array, windows: Windows
+) -> Array:
+    """Returns the index of the selected element of each window; `none` for padding alone."""
+
+    def choose(scope: Scope, left: Sequence[Array], right: Sequence[Array]) -> list[Array]:
+        (verdict,) = scope.new_region().run(select, [left[0], right[0]])
+        keeps = scope.compact(fit_sizes(scope, verdict, sizes))
+        return [
+            scope.new_array(
+                scope.choose(keeps, scope.compact(a), scope.compact(b)), a.element, sizes
+            )
+            for a, b in zip(left, right, strict=True)
+        ]
+
+    columns = [(array, zeros(array.element)), (index, none)]
+    if windows.has_padding:
+        columns.append((Array("i1", array.sizes, known=np.array(True)), zeros("i1")))
+    padded = [
+        pad_to(scope, windows.pad(scope, column, filler), windows.extents)
+        for column, filler in columns
     ]
-    larger = pad_to(scope, array, sizes)
-    chosen = _select_places(scope, select, larger, whole.sizes, windows)
-    no_windows = ops.equal(scope.sizes.size(product(source.sizes)), 0)
-    chosen = ops.where(no_windows, -1, chosen)
-    result = _scatter_to(scope, scatter, reducer, chosen, larger.sizes, whole, init, windows)
-    return take_first(scope, result, array.sizes)
-
-
-def _places(windows: Windows) -> list[tuple[int, ...]]:
-    """Lists the positions in a window in row-major order."""
-    sizes = [size for size in windows.sizes if isinstance(size, int)]
-    return list(itertools.product(*(range(size) for size in sizes)))
-
-
-def _select_places(
-    scope: Scope, block: Block, array: Array, sizes: Sequence[Dim], windows: Windows
-) -> ops.Tensor:
-    """Returns the index of the selected position in each window; -1 for none."""
-    zero = Array(array.element, (), known=np.zeros((), array.graph_dtype.as_numpy_dtype))
-    no = Array("i1", (), known=np.array(False))
-    padded = windows.pad(scope, array, zero)
-    inside = windows.pad(scope, Array("i1", array.sizes, known=np.array(True)), no)
+    sizes = windows.without_padding.counts(scope, padded[0].sizes)
 
     def at(array: Array, place: Sequence[int]) -> Array:
         limits = [
@@ -434,75 +445,8 @@ def _select_places(
         ]
         return fit_sizes(scope, slice_array(scope, array, place, limits, windows.strides), sizes)
 
-    chosen: ops.Tensor = ops.constant(-1)
-    best: Array | None = None
-    has_best: ops.Tensor | None = None
-    for number, place in enumerate(_places(windows)):
-        value = at(padded, place)
-        is_inside = scope.tensor(at(inside, place)) if windows.has_padding else None
-        if best is None:
-            best, has_best = value, is_inside
-            chosen = ops.constant(0) if is_inside is None else ops.where(is_inside, 0, -1)
-            continue
-        (verdict,) = scope.new_region().run(block, [best, value])
-        keeps = scope.tensor(fit_sizes(scope, verdict, sizes))
-        if is_inside is not None and has_best is not None:
-            keeps = ops.logical_or(ops.logical_and(has_best, keeps), ops.logical_not(is_inside))
-            has_best = ops.logical_or(has_best, is_inside)
-        tensor = scope.choose(keeps, scope.tensor(best), scope.tensor(value))
-        best = scope.new_array(tensor, array.element, sizes)
-        chosen = ops.where(keeps, chosen, number)
-    return chosen
-
-
-def _scatter_to(
-    scope: Scope,
-    block: Block,
-    reducer: Reducer | None,
-    chosen: ops.Tensor,
-    sizes: Sequence[Dim],
-    source: Array,
-    init: Array,
-    windows: Windows,
-) -> Array:
-    """Combines initial values with the source's values at the selected positions.
-
-    Windows that share an element are combined in order: the element is nearer to the end of the
-    first window.
-    """
-    combine = make_combine(block)
-    neutral = init if reducer is None else neutral_element(reducer, source.element)
-    no = Array("i1", (), known=np.array(False))
-    holes = [stride - 1 for stride in windows.strides]
-
-    def spread(array: Array, value: Array, place: Sequence[int]) -> Array:
-        """Writes the value of each window at one position of the window."""
-        low = [at - before for at, before in zip(place, windows.low, strict=True)]
-        high = [
-            whole - (first + (size - 1) * stride + 1)
-            for whole, first, size, stride in zip(
-                sizes, low, source.sizes, windows.strides, strict=True
-            )
-        ]
-        return fit_sizes(scope, pad(scope, array, value, low, high, holes), sizes)
-
-    result: Array | None = None
-    if reducer is None or not is_identity(scope, reducer, init):
-        result = broadcast(scope, init, sizes, ())
-    for number, place in reversed(list(enumerate(_places(windows)))):
-        is_here = ops.equal(chosen, number)
-        tensor = scope.choose(is_here, scope.compact(source), scope.compact(neutral))
-        here = spread(scope.new_array(tensor, source.element, source.sizes), neutral, place)
-        if result is None:
-            result = here
-            continue
-        (combined,) = combine(scope, [result], [here])
-        if reducer is None:
-            flags = spread(scope.new_array(is_here, "i1", source.sizes), no, place)
-            tensor = scope.choose(
-                scope.tensor(flags), scope.compact(combined), scope.compact(result)
-            )
-            combined = scope.new_array(tensor, source.element, sizes)
-        result = combined
-    assert result is not None, "a window has an element"
-    return result
+    # In row-major order, because comparisons with NaN are not associative.
+    places = itertools.product(*(range(n) for n in windows.sizes if isinstance(n, int)))
+    elements = [[at(column, place) for column in padded] for place in places]
+    combine = _skip_unflagged(choose) if windows.has_padding else choose
+    return functools.reduce(functools.partial(combine, scope), elements)[1]

@@ -1,13 +1,9 @@
 """Exports JAX functions as portable functions. Never imports tensorflow."""
 
-from jax2tf_bridge.errors import MissingDependencyError
+from jax2tf_bridge.errors import name_missing_package
 
-try:
+with name_missing_package("Exporting or retargeting a JAX function"):
     import jax as _jax  # noqa: F401
-except ModuleNotFoundError as e:
-    if e.name != "jax":
-        raise
-    raise MissingDependencyError("JAX", "jax", "Exporting or retargeting a JAX function") from e
 
 from pathlib import Path
 
@@ -18,7 +14,6 @@ from jax2tf_bridge.from_jax._export import PreparedExport, export
 from jax2tf_bridge.from_jax._export import call_text as call_text
 from jax2tf_bridge.from_jax._export import eval_polymorphic_shape as eval_polymorphic_shape
 from jax2tf_bridge.from_jax._export import export_options as export_options
-from jax2tf_bridge.from_jax._export import export_specs as export_specs
 from jax2tf_bridge.from_jax._exported import from_exported, to_exported
 from jax2tf_bridge.from_jax._exported import keep_exported as keep_exported
 from jax2tf_bridge.from_jax._jax_compat import ir as ir

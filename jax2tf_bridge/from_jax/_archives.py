@@ -396,24 +396,24 @@ def is_retired(target: str) -> bool:
     return match is not None and match.group(3) is None
 
 
-def rewrite_calls(
-    module: StableHloModule, name: str, *, keep_current: bool, target: Target | None = None
-) -> None:
+def rewrite_calls(module: StableHloModule, name: str, target: Target | None) -> None:
     """Replaces the LAPACK calls in `module` by StableHLO that every reader runs.
 
     Args:
       module: the module, which is changed in place.
       name: the name of the function, for messages.
-      keep_current: whether to keep calls that today's jaxlib accepts.
-      target: the target of the module; by default the widest.
+      target: the target of the module. None means the installed JAX, for which calls that its
+        jaxlib accepts are kept.
 
     Raises:
       ModuleError: a call has no equivalent, because of open sizes or computed flags; or its
         operands or types are not those of JAX.
     """
-    target = target or Target.widest()
+    keep_current = target is None
     scope = SymbolicScope([])
-    options = ExportOptions(("cpu",), (), target, (), scope=scope, infer=False, call="")
+    options = ExportOptions(
+        ("cpu",), (), target or Target.widest(), (), scope=scope, infer=False, call=""
+    )
     for operation, routine in module.custom_call_operations():
         try:
             # Read only now, because the operands may come from a call that was just replaced.

@@ -29,6 +29,5 @@ def iter_inner_equations(equation: Any) -> Iterator[Any]:
 def _iter_inner_jaxprs(equation: Any) -> Iterator[Any]:
     for value in equation.params.values():
         for inner in value if isinstance(value, (tuple, list)) else (value,):
-            inner = getattr(inner, "jaxpr", inner)
             if hasattr(inner, "eqns"):
                 yield inner

@@ -126,12 +126,44 @@ class PreparedExport:
     options: ExportOptions
 
     def run(self, constants: ConstantPool | None = None) -> PortableFunction:
-        """Exports the function.
+        """Traces the function, once unless sizes raise questions, and exports it.
 
         Args:
-          constants: receives the large arrays; by default they are copied.
+          constants: receives the large arrays, and shares equal ones; by default they are copied.
         """
-        return export_specs(self.function, self.specs, self.options, constants)
+        function, specs, options = self.function, self.specs, self.options
+        constants = constants or ConstantPool()
+        name = function.name
+        _check_names(specs, options)
+        if not specs.is_decided:
+            specs = choose_auto_shapes(
+                specs,
+                lambda proposed: _trace_trial(function, proposed, options),
+                infer=options.infer,
+            )
+            start, _, _ = options.call.partition(", polymorphic_shapes=")
+            options = replace(options, call=f"{start}, polymorphic_shapes={specs.texts()!r}")
+        tracing = make_traced_function(function, specs, options.words)
+
+        def to_module(traced: jax.stages.Traced) -> LoweredModule:
+            refuse_host_callbacks(traced, name, options)
+            return lower(traced, name, options)
+
+        before = _collect_assumptions(specs, options, name)
+        inferred = infer_and_lower(tracing, before, to_module)
+        check_requirements_allowed(before, inferred.assumptions, tracing, options)
+        inferred = add_reshape_requirements(inferred, tracing)
+        check_sizes_stay_open(before, inferred.assumptions, tracing)
+        in_tree, argument_names = specs.structure()
+        return build_portable_function(
+            tracing,
+            inferred,
+            options,
+            in_shapes=specs.shapes(),
+            in_tree=in_tree,
+            argument_names=argument_names,
+            constants=constants,
+        )
 
     def inputs(self, first: int) -> tuple[list[str], list[Aval]]:
         """Lists the paths and avals of the leaves of all arguments from index `first`.
@@ -208,60 +240,14 @@ def export_options(
     )
 
 
-def export_specs(
-    function: JaxCallable,
-    specs: Specs,
-    options: ExportOptions,
-    constants: ConstantPool | None = None,
-) -> PortableFunction:
-    """Traces the function with `specs`, once unless sizes raise questions, and exports it.
-
-    Large arrays are lifted into `constants`, where equal arrays are shared.
-    """
-    constants = ConstantPool() if constants is None else constants
-    name = function.name
-    _check_names(specs, options)
-    if not specs.is_decided:
-        specs = choose_auto_shapes(
-            specs, lambda proposed: _trace_trial(function, proposed, options), infer=options.infer
-        )
-        start, _, _ = options.call.partition(", polymorphic_shapes=")
-        options = replace(options, call=f"{start}, polymorphic_shapes={specs.texts()!r}")
-    tracing = make_traced_function(function, specs, options.words)
-
-    def to_module(traced: jax.stages.Traced) -> LoweredModule:
-        refuse_host_callbacks(traced, name, options)
-        return lower(traced, name, options)
-
-    before = collect_assumptions(specs, options, name)
-    inferred = infer_and_lower(tracing, before, to_module)
-    traced, lowered = inferred.traced, inferred.result
-    check_requirements_allowed(before, inferred.assumptions, tracing, options)
-    assumptions = add_reshape_requirements(inferred.assumptions, traced, tracing)
-    check_sizes_stay_open(before, assumptions, tracing)
-    in_tree, argument_names = specs.structure()
-    return build_portable_function(
-        tracing,
-        traced,
-        lowered,
-        options,
-        in_shapes=specs.shapes(),
-        in_tree=in_tree,
-        argument_names=argument_names,
-        assumptions=assumptions,
-        constants=constants,
-    )
-
-
 def _trace_trial(function: JaxCallable, specs: Specs, options: ExportOptions) -> TracedTrial:
     tracing = make_traced_function(function, specs, options.words)
-    inferred = infer(tracing, collect_assumptions(specs, options, function.name))
-    assumptions = add_reshape_requirements(inferred.assumptions, inferred.traced, tracing)
-    results = [assumptions.shape_from_jax(aval) for aval in inferred.traced.jaxpr.out_avals]
-    return TracedTrial(assumptions.requirements, results)
+    inferred = infer(tracing, _collect_assumptions(specs, options, function.name))
+    inferred = add_reshape_requirements(inferred, tracing)
+    return TracedTrial(inferred.assumptions.requirements, inferred.out_shapes())
 
 
-def collect_assumptions(specs: Specs, options: ExportOptions, name: str) -> SizeAssumptions:
+def _collect_assumptions(specs: Specs, options: ExportOptions, name: str) -> SizeAssumptions:
     """Collects the user's constraints, and those in the scopes of JAX's dimensions.
 
     Raises:
@@ -359,18 +345,17 @@ def eval_polymorphic_shape(
                 "depend on the export. Write the entries of polymorphic_shapes, or read out_avals "
                 "of the portable function that export(f, polymorphic_shapes=AUTO) returns."
             )
-        before = collect_assumptions(specs, options, function.name)
+        before = _collect_assumptions(specs, options, function.name)
         tracing = make_traced_function(function, specs)
-        inferred = infer(tracing, before)
-        traced = inferred.traced
-        known = add_reshape_requirements(inferred.assumptions, traced, tracing)
-        check_requirements_allowed(before, known, tracing, options)
-        shapes = [known.shape_from_jax(aval) for aval in traced.jaxpr.out_avals]
-        tree = out_structure(traced)
+        inferred = add_reshape_requirements(infer(tracing, before), tracing)
+        check_requirements_allowed(before, inferred.assumptions, tracing, options)
+        tree = out_structure(inferred.traced)
         scope = before.new_scope()
         results = [
             jax.ShapeDtypeStruct(tuple(dim_to_jax(d, scope) for d in shape), leaf.dtype)
-            for shape, leaf in zip(shapes, traced.jaxpr.out_avals, strict=True)
+            for shape, leaf in zip(
+                inferred.out_shapes(), inferred.traced.jaxpr.out_avals, strict=True
+            )
         ]
         # JAX formats the texts, so that they equal those of jax2tf.
         return rebuild_tree(tree, results), rebuild_tree(tree, [str(r.shape) for r in results])

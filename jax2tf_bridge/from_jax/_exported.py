@@ -15,7 +15,6 @@ from jax import export as jax_export
 
 from jax2tf_bridge._dtypes import ELEMENT_TYPES
 from jax2tf_bridge._utils import once_per_object
-from jax2tf_bridge.bytecode import version_text
 from jax2tf_bridge.errors import FunctionError, ShapeError, UnsupportedByTargetError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._archives import is_retired, rewrite_calls
@@ -46,6 +45,7 @@ from jax2tf_bridge.portable import (
     flat_call,
     flat_names,
     flat_tuple,
+    get_stored_functions,
     unwrap_portable,
 )
 from jax2tf_bridge.serialization import forward_registrations
@@ -128,7 +128,8 @@ def _make_exported(portable: PortableFunction) -> jax_export.Exported:
         # The closure must not hold the function, or the cached Exported would keep it alive.
         gradient, name = portable.gradient, portable.name
         with_vjp = _jax_compat.attach_vjp(exported, lambda: to_exported(gradient.get(name)))
-        exported = with_vjp or _make_flat_exported(portable, _count_made_orders(portable))
+        orders = len(get_stored_functions(portable)) - 1
+        exported = with_vjp or _make_flat_exported(portable, orders)
     in_avals, out_avals = _constrain_avals(portable, exported)
     return replace(
         exported,
@@ -240,11 +241,8 @@ def _make_flat_exported(portable: PortableFunction, vjp_order: int) -> jax_expor
     Every release of JAX accepts bytes in the same way, and does not compare their types with those
     of the module.
     """
-    stored: PortableFunction | None = portable
-    for _ in range(vjp_order + 1):
-        if stored is not None:
-            check_stored_types(stored)
-            stored = stored.gradient.vjp
+    for stored in get_stored_functions(portable)[: vjp_order + 1]:
+        check_stored_types(stored)
     portable = embed_lifted_constants(portable, vjp_order)
     flat = replace(
         portable,
@@ -289,7 +287,7 @@ def _update_module(portable: PortableFunction) -> bytes:
         return _restore_meshes(portable.module.data)
     _load_lapack()
     module = read_stablehlo_module(portable)
-    rewrite_calls(module, portable.name, keep_current=True)
+    rewrite_calls(module, portable.name, None)
     for call in module.custom_calls():
         if is_retired(call.name):
             raise UnsupportedByTargetError(
@@ -311,20 +309,12 @@ def _restore_meshes(module: bytes) -> bytes:
     """
     if _MESHES not in module:
         return module
-    version = version_text(_jax_compat.current_stablehlo_version())
     with _jax_compat.make_ir_context():
         read = _jax_compat.deserialize_module(module)
         _jax_compat.run_passes(read, _MESHES_FROM_TEXT)
         if MANUAL_COMPUTATION in module:
             restore_manual_computations(read)
-        return _jax_compat.serialize_module(read, version, mixed=True)
-
-
-def _count_made_orders(portable: PortableFunction) -> int:
-    order, vjp = 0, portable.gradient.vjp
-    while vjp is not None:
-        order, vjp = order + 1, vjp.gradient.vjp
-    return order
+        return _jax_compat.serialize_module(read, mixed=True)
 
 
 def _read_constraints(exported: jax_export.Exported) -> tuple[str, ...]:
@@ -354,14 +344,14 @@ def _constrain_avals(
     try:
         scope = scope_to_jax(SymbolicScope(comparisons, check=False))
         # Dtype and memory space are kept, because a new trace would convert 64 bits to 32.
-        renewed: tuple[Any, ...] = tuple(
+        avals = tuple(
             aval.update(shape=tuple(dim_to_jax(d, scope) for d in known.shape))
             for known, aval in zip(known_avals, avals, strict=True)
         )
     except ShapeError:
         # JAX rejects these constraints together; the module checks them.
         return exported.in_avals, exported.out_avals
-    return renewed[: len(exported.in_avals)], renewed[len(exported.in_avals) :]
+    return avals[: len(exported.in_avals)], avals[len(exported.in_avals) :]
 
 
 def _restore_weak_types(known_avals: Sequence[Aval], avals: Sequence[Any]) -> tuple[Any, ...]:

@@ -152,11 +152,13 @@ def deserialize_module(artifact: bytes) -> Any:
     return module if isinstance(module, ir.Module) else ir.Module.parse(module)
 
 
-def serialize_module(module: Any, version: str, *, mixed: bool = False) -> bytes:
+def serialize_module(module: Any, version: str = "", *, mixed: bool = False) -> bytes:
     """Writes a portable artifact at the StableHLO `version`; Shardy attributes are kept.
 
-    A mixed artifact may also hold Shardy operations.
+    By default the version is that of the installed jaxlib. A mixed artifact may also hold Shardy
+    operations.
     """
+    version = version or stablehlo.get_current_version()
     try:
         result = portable_artifacts.serialize_portable_artifact(module, version, mixed)
     except TypeError:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -180,9 +180,9 @@ def lower_by_platform(
     return outputs
 
 
-def make_platform_rule(primitive: Any, rules: Mapping[str, Rule]) -> Rule:
-    """Makes a lowering rule that calls `lower_by_platform`."""
-    return functools.partial(lower_by_platform, primitive, rules)
+def make_platform_rule(primitive: Any, rule: Rule, platforms: Iterable[str]) -> Rule:
+    """Makes a lowering rule that applies `rule` on some platforms, and JAX's own on others."""
+    return functools.partial(lower_by_platform, primitive, dict.fromkeys(platforms, rule))
 
 
 def lower_to_custom_call(

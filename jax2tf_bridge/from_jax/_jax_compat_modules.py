@@ -32,10 +32,12 @@ class TakenModule:
     Attributes:
       traced: the trace.
       module: the module; None until JAX has made it, or if it is not available.
+      context: the MLIR context of the module, which JAX would otherwise leave.
     """
 
     traced: jax.stages.Traced
     module: Any = None
+    context: Any = None
     _write: Callable[[], bytes] | None = None
 
     def artifact(self) -> bytes:
@@ -44,16 +46,8 @@ class TakenModule:
         return self._write()
 
 
-@dataclass(frozen=True)
-class _Lowered:
-    """Lowered trace from which JAX makes an Exported, with its slot `taken`."""
-
-    taken: TakenModule
-    context: Any
-
-
 _WAITING: ContextVar[TakenModule | None] = ContextVar("jax2tf_bridge_waiting", default=None)
-_LOWERED: ContextVar[_Lowered | None] = ContextVar("jax2tf_bridge_lowered", default=None)
+_LOWERED: ContextVar[TakenModule | None] = ContextVar("jax2tf_bridge_lowered", default=None)
 
 
 @contextmanager
@@ -80,8 +74,8 @@ class _Export:
         # A lowering rule of the user may start another export.
         if taken is None or jaxpr is not taken.traced.jaxpr:
             return self.original(lowered, jaxpr, *args, **kwargs)
-        context = lowered.compiler_ir("stablehlo").context
-        token = _LOWERED.set(_Lowered(taken, context))
+        taken.context = lowered.compiler_ir("stablehlo").context
+        token = _LOWERED.set(taken)
         try:
             return self.original(lowered, jaxpr, *args, **kwargs)
         finally:
@@ -96,11 +90,11 @@ class _Write:
     original: Callable[..., bytes]
 
     def __call__(self, module: Any, *args: Any, **kwargs: Any) -> bytes:
-        lowered = _LOWERED.get()
-        if lowered is None:
+        taken = _LOWERED.get()
+        if taken is None:
             return self.original(module, *args, **kwargs)
-        lowered.taken.module = module
-        lowered.taken._write = lambda: self.original(module, *args, **kwargs)
+        taken.module = module
+        taken._write = lambda: self.original(module, *args, **kwargs)
         return b""
 
 
@@ -115,5 +109,5 @@ class _MakeContext:
     original: Callable[..., Any]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        lowered = _LOWERED.get()
-        return self.original(*args, **kwargs) if lowered is None else lowered.context
+        taken = _LOWERED.get()
+        return self.original(*args, **kwargs) if taken is None else taken.context

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 
 from jax2tf_bridge._dtypes import WIDENED
@@ -13,7 +12,6 @@ from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._archives import rewrite_calls
 from jax2tf_bridge.from_jax.stablehlo import (
     WIDE_ELEMENT_TYPES,
-    RetargetedModule,
     StableHloModule,
     check_one_device,
     read_stablehlo_module,
@@ -21,18 +19,16 @@ from jax2tf_bridge.from_jax.stablehlo import (
     retype_narrow_values,
 )
 from jax2tf_bridge.portable import (
-    DisabledSafetyCheck,
     Gradient,
     HoldsPortable,
+    Module,
     PortableFunction,
     as_portable_function,
     check_function_types,
     is_vouched,
-    make_called_function,
     mark_types_checked,
     no_handler_text,
 )
-from jax2tf_bridge.serialization.jax_exported import read_stablehlo_version
 from jax2tf_bridge.targets import Target, as_target
 
 
@@ -63,7 +59,7 @@ def retarget(
     portable = as_portable_function(portable, "retarget")
     target = as_target(target)
     module = read_stablehlo_module(portable)
-    rewrite_calls(module, portable.name, keep_current=False, target=target)
+    rewrite_calls(module, portable.name, target)
     if portable.module.nr_devices == 1:
         module.reduce_to_one_device(portable.name)
     module.narrow_platform_index()
@@ -80,12 +76,7 @@ def retarget(
     )
     result = replace(
         portable,
-        module=replace(
-            portable.module,
-            data=retargeted.module,
-            stablehlo_version=retargeted.stablehlo_version,
-            calling_convention_version=retargeted.calling_convention_version,
-        ),
+        module=replace(portable.module, **retargeted._asdict()),
         target=target,
         gradient=_retarget_vjp(portable, target),
         # Expanding the composites for XLA drops stop_gradient.
@@ -134,29 +125,12 @@ _DEVICE_COUNTS = ("mhlo.num_partitions", "mhlo.num_replicas")
 _INTEGER = re.compile(r"\d+")
 
 
-def retarget_call(
-    module: bytes,
-    *,
-    name: str,
-    argument_dtypes: Sequence[str],
-    result_dtypes: Sequence[str],
-    platforms: Sequence[str],
-    disabled_checks: Sequence[DisabledSafetyCheck],
-    has_tokens: bool,
-    calling_convention_version: int,
-    target: Target,
-) -> RetargetedModule:
+def retarget_call(function: PortableFunction, target: Target) -> Module:
     """Rewrites the module of an XlaCallModule op, written by any tool, for a target.
 
     Args:
-      module: a portable artifact of any StableHLO version that the installed JAX reads.
-      name: the name in error messages.
-      argument_dtypes: the op's argument dtypes (Tin), by TensorFlow's names.
-      result_dtypes: the op's result dtypes (Tout).
-      platforms: the platforms that the module was lowered for.
-      disabled_checks: the custom calls that these checks name are assumed to have a handler.
-      has_tokens: whether the op passes tokens.
-      calling_convention_version: the op's calling convention.
+      function: the result of `make_called_function`. The installed JAX must be able to read its
+        module, which also has the number of devices.
       target: the consumer.
 
     Raises:
@@ -164,31 +138,18 @@ def retarget_call(
         call has no equivalent in StableHLO.
       UnsupportedByTargetError: the target cannot run the module.
     """
-    narrow = sorted({*argument_dtypes, *result_dtypes} & WIDENED.keys())
+    dtypes = {aval.dtype for aval in (*function.in_avals, *function.out_avals)}
+    narrow = sorted(dtypes & WIDENED.keys())
     if narrow:
         raise UnsupportedByTargetError(
-            f"{name} takes or returns {', '.join(narrow)}, which no TensorFlow passes to a "
-            "module correctly. Export the function again with jax2tf_bridge.export, which passes "
+            f"{function.name} takes or returns {', '.join(narrow)}, which no TensorFlow passes to "
+            "a module correctly. Export the function again with jax2tf_bridge.export, which passes "
             "them as 8-bit integers.",
             operation=narrow[0],
             source=None,
         )
-    function = make_called_function(
-        module,
-        read_stablehlo_version(memoryview(module)),
-        name=name,
-        argument_dtypes=argument_dtypes,
-        result_dtypes=result_dtypes,
-        platforms=platforms,
-        disabled_checks=disabled_checks,
-        has_tokens=has_tokens,
-        calling_convention_version=calling_convention_version,
-        nr_devices=_count_devices(module),
-    )
-    retargeted = retarget(function, target).module
-    return RetargetedModule(
-        retargeted.data, retargeted.stablehlo_version, retargeted.calling_convention_version
-    )
+    module = replace(function.module, nr_devices=_count_devices(function.module.data))
+    return retarget(replace(function, module=module), target).module
 
 
 def _count_devices(module: bytes) -> int:

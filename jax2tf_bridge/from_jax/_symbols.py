@@ -32,13 +32,8 @@ _Product: TypeAlias = tuple[tuple[Variable | DimOperation, int], ...]
 _CONSTRAINTS = " with constraints:\n"
 
 
-def dim_from_jax(dimension: Any, *, simplify: bool = False) -> Dim:
-    """Converts a dimension from JAX.
-
-    Args:
-      dimension: an integer, or JAX's symbolic dimension.
-      simplify: whether to simplify operations. JAX no longer recognizes a simplified expression if
-        `dim_to_jax` converts it back.
+def dim_from_jax(dimension: Any) -> Dim:
+    """Converts an integer, or JAX's symbolic dimension.
 
     Raises:
       ShapeError: the dimension cannot be read.
@@ -46,7 +41,7 @@ def dim_from_jax(dimension: Any, *, simplify: bool = False) -> Dim:
     if not jax_export.is_symbolic_dim(dimension):
         return operator.index(dimension)
     try:
-        return parse_dimension(str(dimension), simplify=simplify)
+        return parse_dimension(str(dimension))
     except DimensionSyntaxError as e:
         raise ShapeError(f"The symbolic dimension {dimension} of JAX cannot be read: {e}") from e
 

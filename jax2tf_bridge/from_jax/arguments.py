@@ -209,10 +209,6 @@ class JaxCallable:
             variadic_names=_list_linen_arguments(function),
         )
 
-    def is_static(self, position: int) -> bool:
-        """Returns whether the positional argument is static."""
-        return position in self.static_argnums
-
     def argument_names(self, count: int) -> tuple[str, ...]:
         """Returns the names of `count` positional arguments."""
         names: list[str] = []

@@ -9,10 +9,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge.errors import ModuleError, SavingError
+from jax2tf_bridge.converting import edit_graph
+from jax2tf_bridge.errors import SavingError
 from jax2tf_bridge.frozen_graphs._forms import replace_lacking
-from jax2tf_bridge.saved_model import GRAPH_FILE
-from jax2tf_bridge.to_tensorflow import freeze, saved_model_message
+from jax2tf_bridge.to_tensorflow import freeze
 
 _CONTROL_FLOW = frozenset({"If", "StatelessIf", "StatelessWhile", "While"})
 
@@ -62,16 +62,8 @@ def freeze_folder(folder: Path, runtime: str) -> dict[str, FrozenGraph]:
       SavingError: there is no signature.
       ModuleError: the installed TensorFlow lacks what this needs.
     """
-    message_class = saved_model_message()
-    if message_class is None:
-        raise ModuleError(
-            f"The installed TensorFlow {tf.__version__} has no message of SavedModels where "
-            f"2.15 to 2.22 have it: write {runtime} models with one of these."
-        )
-    message = message_class()
-    message.ParseFromString((folder / GRAPH_FILE).read_bytes())
-    replace_lacking(message.meta_graphs[0].graph_def)
-    (folder / GRAPH_FILE).write_bytes(message.SerializeToString(deterministic=True))
+    with edit_graph(folder, f"{runtime} models") as graph:
+        replace_lacking(graph.graph_def)
     model = tf.saved_model.load(str(folder))
     if not model.signatures:
         raise SavingError("The SavedModel has no signature. Save it with one.")

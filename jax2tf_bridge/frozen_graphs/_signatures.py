@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -12,27 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from jax2tf_bridge._utils import reraise_interrupts
-from jax2tf_bridge.converting import operations_graph
-from jax2tf_bridge.errors import Argument, Message, SavingError, UnsupportedByTargetError
+from jax2tf_bridge.converting import copy_as_operations
+from jax2tf_bridge.errors import SavingError, UnsupportedByTargetError
 from jax2tf_bridge.frozen_graphs._freeze import FrozenGraph, Port, freeze_folder
-from jax2tf_bridge.saved_model import (
-    GRAPH_FILE,
-    ArrayEntry,
-    SignatureEntry,
-    read_saved_model,
-    read_sidecar,
-)
+from jax2tf_bridge.saved_model import ArrayEntry, SignatureEntry, read_sidecar
 from jax2tf_bridge.saving import SaveOptions, save_functions
 from jax2tf_bridge.signatures import (
     ServedArray,
-    Signature,
     Signatures,
+    export_signatures,
+    find_model,
     keys_as_words,
     open_params,
-    prepare,
     served_text,
 )
-from jax2tf_bridge.storage import as_path, on_disk
+from jax2tf_bridge.storage import on_disk
 from jax2tf_bridge.targets import Target
 from shape_poly import Dim, symbolic_shape
 
@@ -84,18 +76,13 @@ def freeze_signatures(
       ModuleError: TensorFlow has no operation for an operation of a portable function.
       ExportError: an export fails.
     """
-    source = as_path(signatures) if isinstance(signatures, (str, os.PathLike)) else None
-    is_model = source is not None and source.is_dir()
-    if is_model and params is not None:
-        raise SavingError(
-            Message(Argument("params"), " are those of functions; a SavedModel has its own.")
-        )
+    source = find_model(signatures, params)
     with (
         reraise_interrupts() as check_interrupts,
         tempfile.TemporaryDirectory(prefix="jax2tf_bridge-") as temporary,
     ):
         folder = Path(temporary, "model")
-        with on_disk(source) if source is not None and is_model else nullcontext() as local:
+        with nullcontext() if source is None else on_disk(source) as local:
             if local is None:
                 entries: Mapping[str, SignatureEntry] = {}
                 served = _save_functions(folder, signatures, params, platforms, runtime)
@@ -163,20 +150,6 @@ def _check_dtypes(
         )
 
 
-_PADDING_OPTIONS = ("buckets", "mask", "pad_values", "unchecked_padding")
-
-
-def _check_options(name: str, signature: Signature, runtime: Runtime) -> None:
-    """Raises for options that models of the runtime do not have."""
-    options = [option for option in _PADDING_OPTIONS if getattr(signature.padding, option)]
-    options += ["defaults"] if signature.defaults else []
-    if options:
-        raise SavingError(
-            f"The signature {name} has {' and '.join(options)}, and {runtime.name} compiles no "
-            "sizes and fills in no inputs. Leave them out."
-        )
-
-
 def _save_functions(
     folder: Path,
     signatures: Signatures,
@@ -186,16 +159,10 @@ def _save_functions(
 ) -> dict[str, Any]:
     """Saves functions as a SavedModel without gradients; returns the inputs and outputs."""
     with open_params(params) as weights:
-        prepared = prepare(signatures, weights, platforms, _TARGET)
-        for name, each in prepared.items():
-            _check_options(name, each.signature, runtime)
-        portables = {name: each.with_function() for name, each in prepared.items()}
-        naming_lines = {
-            name: replace(each, function=replace(each.function, target=_TARGET))
-            for name, each in portables.items()
-        }
-        options = SaveOptions(trainable=False, vjp_order=0, warm_up=False)
-        saved = save_functions(folder, naming_lines, keys_as_words(weights), options)
+        because = f"{runtime.name} compiles no sizes and fills in no inputs"
+        exported = export_signatures(signatures, weights, platforms, _TARGET, because)
+        options = SaveOptions(trainable=False, vjp_order=0, warm_up=False, shares_names=True)
+        saved = save_functions(folder, exported, keys_as_words(weights), options)
     return {name: (each.inputs, each.outputs) for name, each in saved.signatures.items()}
 
 
@@ -215,11 +182,5 @@ def _copy_model(source: Path, folder: Path, runtime: Runtime) -> Mapping[str, Si
                 f"{runtime.name} does not run. Save the model without them, or pass its functions "
                 f"to {runtime.saver}."
             )
-    contents = read_saved_model(source, accept_any_tool=True)
-    folder.mkdir()
-    graph = operations_graph(contents, _TARGET)
-    (folder / GRAPH_FILE).write_bytes(graph)
-    for name in ("variables", "assets"):
-        if (source / name).is_dir():
-            shutil.copytree(source / name, folder / name)
+    copy_as_operations(source, folder, _TARGET)
     return {} if known is None else known[0].signatures

@@ -9,14 +9,16 @@ from jax2tf_bridge.inspecting._functions import SCHEMA
 from jax2tf_bridge.inspecting._functions import format_custom_calls as format_custom_calls
 from jax2tf_bridge.inspecting._functions import format_gradients as format_gradients
 from jax2tf_bridge.inspecting._functions import format_releases as format_releases
-from jax2tf_bridge.inspecting._functions import get_stored_functions as get_stored_functions
 from jax2tf_bridge.inspecting._functions import natural_sort_key as natural_sort_key
 from jax2tf_bridge.inspecting._functions import summary as summary
 from jax2tf_bridge.inspecting._inspect import Inspection, inspect
+from jax2tf_bridge.inspecting._litert import LiteRTGraph as LiteRTGraph
+from jax2tf_bridge.inspecting._litert import LiteRTTensor as LiteRTTensor
 from jax2tf_bridge.inspecting._litert import ModelField as ModelField
 from jax2tf_bridge.inspecting._litert import SignatureDefField as SignatureDefField
 from jax2tf_bridge.inspecting._litert import SubGraphField as SubGraphField
 from jax2tf_bridge.inspecting._litert import format_ports as format_ports
+from jax2tf_bridge.inspecting._litert import read_litert_graphs as read_litert_graphs
 from jax2tf_bridge.inspecting._litert import read_litert_signature as read_litert_signature
 from jax2tf_bridge.inspecting._litert import summarize_litert as summarize_litert
 from jax2tf_bridge.inspecting._saved_models import describe_saved_model

@@ -13,9 +13,8 @@ from jax2tf_bridge.errors import BridgeError, FileFormatError
 from jax2tf_bridge.portable import (
     PortableFunction,
     call_problem,
-    has_kernel,
+    releases_that_run,
     unhandled_anywhere,
-    unhandled_calls,
 )
 from jax2tf_bridge.saved_model import (
     FILE_NAME,
@@ -26,7 +25,6 @@ from jax2tf_bridge.saved_model import (
 )
 from jax2tf_bridge.serialization import collect_vjps, read_function
 from jax2tf_bridge.storage import AnyPath, as_path
-from jax2tf_bridge.targets import TENSORFLOW_RELEASES, tensorflow_releases
 
 _FIRST_WITH_SHARDY = (2, 20)
 """TensorFlow release since which the op has the attribute `use_shardy_partitioner`."""
@@ -62,11 +60,6 @@ class ModuleContents:
     unhandled: tuple[str, ...]
     mismatch: str | None
     narrow: tuple[str, ...]
-
-    @property
-    def place(self) -> str:
-        """Its position in the graph, for messages."""
-        return self.op.place
 
 
 def describe_modules(
@@ -175,6 +168,15 @@ def _make_contents(
     narrow = tuple(sorted({*op.arguments, *(r.dtype for r in op.results)} & WIDENED.keys()))
     summary = None if isinstance(summary_or_error, str) else summary_or_error
     calls = () if summary is None else tuple(summary.custom_calls)
+    mismatch = None
+    if summary is not None and not narrow:
+        mismatch = call_problem(
+            op.node,
+            op.arguments,
+            [result.dtype for result in op.results],
+            (summary.inputs, summary.outputs),
+            has_platform_index=len(op.platforms) > 1,
+        )
     return ModuleContents(
         op=op,
         order=lowest_order if entries else None,
@@ -184,7 +186,7 @@ def _make_contents(
         portable=portable,
         releases=tuple(_iter_releases(op, calls)) if summary is not None and not narrow else (),
         unhandled=unhandled_anywhere(_drop_vouched_lapack(op), calls),
-        mismatch=None if summary is None or narrow else _find_mismatch(op, summary),
+        mismatch=mismatch,
         narrow=narrow,
     )
 
@@ -207,26 +209,10 @@ def is_linear_algebra(call: str) -> bool:
     return _LINEAR_ALGEBRA.match(call) is not None
 
 
-def _find_mismatch(op: CalledModule, summary: ModuleSummary) -> str | None:
-    return call_problem(
-        op.node,
-        op.arguments,
-        [result.dtype for result in op.results],
-        (summary.inputs, summary.outputs),
-        has_platform_index=len(op.platforms) > 1,
-    )
-
-
 def _iter_releases(op: CalledModule, calls: Iterable[str]) -> Iterator[str]:
-    """Yields the releases that read the module and handle its custom calls."""
-    calls = tuple(calls)
-    unvouched = _drop_vouched_lapack(op)
-    if op.stablehlo_version is None or has_kernel(unvouched, calls):
-        return
-    for release in tensorflow_releases(op.stablehlo_version, op.calling_convention_version):
-        if op.uses_shardy and parse_release(release) < _FIRST_WITH_SHARDY:
-            continue
-        if not unhandled_calls(unvouched, calls, TENSORFLOW_RELEASES[release][0]):
+    """Yields the releases that run the module and have the attributes of its op."""
+    for release in releases_that_run(_drop_vouched_lapack(op), calls):
+        if not op.uses_shardy or parse_release(release) >= _FIRST_WITH_SHARDY:
             yield release
 
 

@@ -123,7 +123,7 @@ def _check_module(module: ModuleContents) -> Iterator[Finding]:
     if module.unreadable:
         yield Finding(
             "error",
-            f"The module of {module.place} cannot be read: {shorten_text(module.unreadable)}",
+            f"The module of {module.op.place} cannot be read: {shorten_text(module.unreadable)}",
             "Copy the model again, or save it again.",
             number,
         )
@@ -138,7 +138,7 @@ def _check_module(module: ModuleContents) -> Iterator[Finding]:
     if module.narrow:
         yield Finding(
             "error",
-            f"The module of {module.place} takes or returns {', '.join(module.narrow)}, which "
+            f"The module of {module.op.place} takes or returns {', '.join(module.narrow)}, which "
             "every TensorFlow release passes incorrectly: results are wrong.",
             "Export the function again with jax2tf_bridge.export, which passes them as 8-bit "
             "integers.",
@@ -147,7 +147,7 @@ def _check_module(module: ModuleContents) -> Iterator[Finding]:
     if module.op.has_tokens:
         yield Finding(
             "warning",
-            f"The module of {module.place} has ordered effects, which TensorFlow cannot run.",
+            f"The module of {module.op.place} has ordered effects, which TensorFlow cannot run.",
             "Remove the calls that cause them, such as jax.debug.print, and export it again.",
             number,
         )
@@ -252,7 +252,7 @@ def _check_constants(modules: Sequence[ModuleContents]) -> Iterator[Finding]:
 
 
 def _check_shardings(modules: Sequence[ModuleContents]) -> Iterator[Finding]:
-    sharded = [m for m in modules if m.summary is not None and _is_sharded(m)]
+    sharded = [m for m in modules if _is_sharded(m)]
     if sharded:
         yield Finding(
             "note",
@@ -285,7 +285,7 @@ def _format_subject(modules: Sequence[ModuleContents], verb: str = "are") -> str
         return f"{len(modules)} modules {verb}"
     singular = {"are": "is", "fail": "fails", "have": "has", "hold": "holds"}[verb]
     kind = "gradient" if modules[0].order else "module"
-    return f"The {kind} {shorten_text(modules[0].place, 100)} {singular}"
+    return f"The {kind} {shorten_text(modules[0].op.place, 100)} {singular}"
 
 
 def _check_files(contents: SavedModelContents) -> Iterator[Finding]:
@@ -359,7 +359,6 @@ class _SignatureFinding:
     remedy: str
 
     def of(self, entries: Sequence[EntryPoint]) -> Finding:
-        """Makes the finding about these signatures."""
         names = some([shorten_text(entry.name, 100) for entry in entries])
         # Only the first match, since names from the file may follow it.
         text = self.text.replace("NAMES ARE", f"NAMES {'is' if len(entries) == 1 else 'are'}", 1)

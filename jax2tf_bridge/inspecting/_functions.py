@@ -15,12 +15,13 @@ from jax2tf_bridge.portable import (
     LiftedConstant,
     PortableFunction,
     array_size,
+    get_stored_functions,
     no_handler_text,
     releases_that_run,
     unhandled_anywhere,
+    variables_in,
 )
 from jax2tf_bridge.targets import iterate_inexpressible
-from shape_poly import Dim, is_symbolic_dim
 
 SCHEMA = 1
 """Version of the schema, raised if a field is removed or means something else."""
@@ -49,10 +50,8 @@ def describe_function(portable: PortableFunction) -> dict[str, Any]:
         "results": [{"path": port.path, **_describe_array(port.aval)} for port in portable.outputs],
         "structure": {"arguments": str(portable.in_tree), "result": str(portable.out_tree)},
         "sizes": {
-            "variables": sorted(_get_variables(portable.in_avals)),
-            "constraints": list(portable.constraints),
+            **describe_sizes(portable),
             "constraints_known": portable.constraints_known,
-            "requirements": list(portable.requirements),
         },
         "platforms": list(portable.platforms),
         "dropped_platforms": [
@@ -168,9 +167,13 @@ def _describe_array(aval: Aval) -> dict[str, Any]:
     }
 
 
-def _get_variables(avals: Sequence[Aval]) -> set[str]:
-    dimensions: list[Dim] = [d for aval in avals for d in aval.shape]
-    return {v for d in dimensions if is_symbolic_dim(d) for v in d.variables()}
+def describe_sizes(portable: PortableFunction) -> dict[str, list[str]]:
+    """Lists the variables of a function's arguments, and the conditions on them."""
+    return {
+        "variables": sorted({v for aval in portable.in_avals for v in variables_in(aval)}),
+        "constraints": list(portable.constraints),
+        "requirements": list(portable.requirements),
+    }
 
 
 def _format_optional(value: object) -> str | None:
@@ -292,20 +295,32 @@ def _format_gradient(gradient: Mapping[str, Any]) -> str:
 def _format_module(module: Mapping[str, Any], ops: int) -> Iterator[str]:
     order = module["order"]
     title = "the function" if order == 0 else f"its gradient of order {order}"
-    total = sum(op["count"] for op in module["ops"])
-    constants = module["constant_bytes"]
-    facts = [f"{module['bytes']:,} bytes{f' ({constants:,} in constants)' if constants else ''}"]
-    facts += [f"StableHLO {module['stablehlo']}"]
-    facts.append(f"calling convention {module['calling_convention']}")
-    facts.append(format_releases(module["tensorflow"]))
+    facts = [
+        format_module_size(module),
+        f"StableHLO {module['stablehlo']}",
+        f"calling convention {module['calling_convention']}",
+        format_releases(module["tensorflow"]),
+    ]
     if order and module["requirements"]:
         facts.append(f"needs {', '.join(module['requirements'])}")
     yield f"{title}: {', '.join(facts)}"
     if module["unreadable"]:
         yield f"  its operations cannot be read: {module['unreadable']}"
         return
+    yield from format_operations(module, ops)
+
+
+def format_module_size(module: Mapping[str, Any]) -> str:
+    """Formats the size of a module, and that of its constants."""
+    constants = module["constant_bytes"]
+    return f"{module['bytes']:,} bytes{f' ({constants:,} in constants)' if constants else ''}"
+
+
+def format_operations(module: Mapping[str, Any], ops: int) -> Iterator[str]:
+    """Yields lines about the `ops` commonest operations of a module, and its custom calls."""
+    total = sum(op["count"] for op in module["ops"])
     shown = [f"{op['count']} {op['name']}" for op in module["ops"]]
-    yield f"  {total:,} ops: {some(shown, ops)}"
+    yield f"  {total:,} ops: {some(shown, ops)}" if ops else f"  {total:,} ops"
     if module["custom_calls"]:
         yield f"  {format_custom_calls(module)}"
 
@@ -331,14 +346,6 @@ def format_table(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
     width = max(len(title) for title, _ in filled) + 1
     for title, text in filled:
         yield f"{title + ':':{width}} {text}"
-
-
-def get_stored_functions(portable: PortableFunction) -> tuple[PortableFunction, ...]:
-    """Returns the function and its stored VJPs, by order."""
-    functions = [portable]
-    while (vjp := functions[-1].gradient.vjp) is not None:
-        functions.append(vjp)
-    return tuple(functions)
 
 
 def summary(portable: PortableFunction) -> str:

@@ -10,14 +10,11 @@ from typing import Any, Literal
 
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.inspecting._findings import Finding
-from jax2tf_bridge.inspecting._functions import (
-    describe_function,
-    format_function,
-    get_stored_functions,
-)
+from jax2tf_bridge.inspecting._functions import describe_function, format_function
 from jax2tf_bridge.inspecting._litert import describe_litert, format_litert, is_litert
 from jax2tf_bridge.inspecting._saved_models import describe_saved_model, format_saved_model
 from jax2tf_bridge.inspecting._weights import describe_weights, format_weights
+from jax2tf_bridge.portable import get_stored_functions
 from jax2tf_bridge.saved_model import read_saved_model
 from jax2tf_bridge.serialization import FlatBufferReader, read_function
 from jax2tf_bridge.serialization.jax_exported import ExportedField

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,8 +40,6 @@ def describe_litert(path: AnyPath) -> dict[str, Any]:
 
 
 class _Description:
-    """Reads the tables of one model."""
-
     def __init__(self, model: FlatBufferTable) -> None:
         self.model = model
         self.buffers = model.tables(ModelField.BUFFERS)
@@ -76,12 +75,7 @@ class _Description:
         counts: Counter[str] = Counter()
         for subgraph in self.subgraphs:
             for operator in subgraph.tables(SubGraphField.OPERATORS):
-                name, _ = _look_up(
-                    self.operators,
-                    operator.integer(OperatorField.OPCODE_INDEX),
-                    operator,
-                    OperatorField.OPCODE_INDEX,
-                )
+                name, _ = _look_up(self.operators, operator, OperatorField.OPCODE_INDEX)
                 counts[name] += 1
         return counts
 
@@ -99,19 +93,17 @@ class _Description:
         ]
 
     def _describe_ports(self, main: FlatBufferTable, field: Field) -> list[dict[str, Any]]:
-        tensors = [_look_up(self.tensors[0], index, main, field) for index in main.integers(field)]
+        tensors = [_at(self.tensors[0], index, main, field) for index in main.integers(field)]
         return [_describe_port(t.string(LiteRTTensorField.NAME) or "", t) for t in tensors]
 
     def _describe_signature(self, signature: FlatBufferTable) -> dict[str, Any]:
-        field = SignatureDefField.SUBGRAPH_INDEX
-        tensors = _look_up(self.tensors, signature.integer(field), signature, field)
+        tensors = _look_up(self.tensors, signature, SignatureDefField.SUBGRAPH_INDEX)
 
         def ports(maps: Sequence[FlatBufferTable]) -> list[dict[str, Any]]:
-            index = TensorMapField.TENSOR_INDEX
             return [
                 _describe_port(
                     entry.string(TensorMapField.NAME) or "",
-                    _look_up(tensors, entry.integer(index), entry, index),
+                    _look_up(tensors, entry, TensorMapField.TENSOR_INDEX),
                 )
                 for entry in maps
             ]
@@ -134,25 +126,41 @@ class _Description:
             )
         table, field = by_name[key], SignatureDefField.SUBGRAPH_INDEX
         number = table.integer(field)
-        subgraph = _look_up(self.subgraphs, number, table, field)
-        tensors = self.tensors[number]
+        tensors = _look_up(self.tensors, table, field)
 
         def places(maps: Sequence[FlatBufferTable]) -> dict[str, int]:
             index = TensorMapField.TENSOR_INDEX
             for entry in maps:
-                _look_up(tensors, entry.integer(index), entry, index)
+                _look_up(tensors, entry, index)
             return {entry.string(TensorMapField.NAME) or "": entry.integer(index) for entry in maps}
+
+        return LiteRTSignature(
+            key,
+            number,
+            places(table.tables(SignatureDefField.INPUTS)),
+            places(table.tables(SignatureDefField.OUTPUTS)),
+            [tensor.string(LiteRTTensorField.NAME) or "" for tensor in tensors],
+            self._read_operators(number),
+        )
+
+    def graphs(self) -> list[LiteRTGraph]:
+        return [
+            LiteRTGraph([_read_tensor(t) for t in tensors], self._read_operators(number))
+            for number, tensors in enumerate(self.tensors)
+        ]
+
+    def _read_operators(self, subgraph: int) -> list[LiteRTOperator]:
+        tensors = self.tensors[subgraph]
 
         def numbers(operator: FlatBufferTable, field: Field) -> tuple[int, ...]:
             for index in operator.integers(field):
                 if index != -1:
-                    _look_up(tensors, index, operator, field)
+                    _at(tensors, index, operator, field)
             return tuple(operator.integers(field))
 
         operators = []
-        for operator in subgraph.tables(SubGraphField.OPERATORS):
-            code = OperatorField.OPCODE_INDEX
-            kind, _ = _look_up(self.operators, operator.integer(code), operator, code)
+        for operator in self.subgraphs[subgraph].tables(SubGraphField.OPERATORS):
+            kind, _ = _look_up(self.operators, operator, OperatorField.OPCODE_INDEX)
             operators.append(
                 LiteRTOperator(
                     kind,
@@ -160,31 +168,22 @@ class _Description:
                     numbers(operator, OperatorField.OUTPUTS),
                 )
             )
-        return LiteRTSignature(
-            key,
-            number,
-            places(table.tables(SignatureDefField.INPUTS)),
-            places(table.tables(SignatureDefField.OUTPUTS)),
-            [tensor.string(LiteRTTensorField.NAME) or "" for tensor in tensors],
-            operators,
-        )
+        return operators
 
     def _describe_weights(self) -> dict[str, int]:
         """Counts the constants of all functions, each buffer once."""
         sizes = {}
         for tensors in self.tensors:
             for tensor in tensors:
-                number = tensor.integer(LiteRTTensorField.BUFFER)
-                buffer = _look_up(self.buffers, number, tensor, LiteRTTensorField.BUFFER)
-                sizes[number] = _get_buffer_size(buffer)
+                buffer = _look_up(self.buffers, tensor, LiteRTTensorField.BUFFER)
+                sizes[tensor.integer(LiteRTTensorField.BUFFER)] = _get_buffer_size(buffer)
         used = [size for size in sizes.values() if size]
         return {"count": len(used), "bytes": sum(used)}
 
     def _describe_runtime(self) -> str | None:
         for metadata in self.model.tables(ModelField.METADATA):
             if metadata.string(MetadataField.NAME) == _RUNTIME:
-                field = MetadataField.BUFFER
-                buffer = _look_up(self.buffers, metadata.integer(field), metadata, field)
+                buffer = _look_up(self.buffers, metadata, MetadataField.BUFFER)
                 text = bytes(buffer.bytes(BufferField.DATA) or b"")
                 return text.rstrip(b"\0").decode("ascii", "replace") or None
         return None
@@ -242,7 +241,66 @@ def read_litert_signature(data: bytes, name: str, file: str) -> LiteRTSignature:
     return _Description(model).signature(name, file)
 
 
-def _look_up(entries: Sequence[Any], index: int, table: FlatBufferTable, field: Field) -> Any:
+@dataclass(frozen=True)
+class LiteRTTensor:
+    """Tensor of a function.
+
+    Attributes:
+      name: its name.
+      dtype: the name of its dtype.
+      scale, zero_point: it stands for the numbers `scale * (element - zero_point)`, or, without a
+        scale or with one for each channel, None and 0.
+    """
+
+    name: str
+    dtype: str
+    scale: float | None
+    zero_point: int
+
+
+@dataclass(frozen=True)
+class LiteRTGraph:
+    """Function of a LiteRT model.
+
+    Attributes:
+      tensors: its tensors.
+      operators: the operators in the order in which they run.
+    """
+
+    tensors: Sequence[LiteRTTensor]
+    operators: Sequence[LiteRTOperator]
+
+
+def read_litert_graphs(data: bytes) -> list[LiteRTGraph]:
+    """Reads the functions of a LiteRT model.
+
+    Raises:
+      FileFormatError: the bytes are damaged.
+    """
+    return _Description(FlatBufferReader(data, what="A LiteRT model").root()).graphs()
+
+
+def _read_tensor(tensor: FlatBufferTable) -> LiteRTTensor:
+    scales: tuple[int, ...] = ()
+    zero_points: tuple[int, ...] = ()
+    quantization = tensor.table(LiteRTTensorField.QUANTIZATION)
+    if quantization is not None:
+        scales = quantization.integers(QuantizationField.SCALE)
+        zero_points = quantization.integers(QuantizationField.ZERO_POINT)
+    scale = None
+    if len(scales) == 1:
+        (scale,) = struct.unpack("<f", struct.pack("<I", *scales))
+    zero_point = zero_points[0] if scale is not None and zero_points else 0
+    name = tensor.string(LiteRTTensorField.NAME) or ""
+    return LiteRTTensor(name, _get_dtype(tensor), scale, zero_point)
+
+
+def _look_up(entries: Sequence[Any], table: FlatBufferTable, field: Field) -> Any:
+    """Returns the entry whose number is in a field."""
+    return _at(entries, table.integer(field), table, field)
+
+
+def _at(entries: Sequence[Any], index: int, table: FlatBufferTable, field: Field) -> Any:
     if not 0 <= index < len(entries):
         raise table.error(field, f"a number below {len(entries)}", f"{index}")
     return entries[index]
@@ -260,15 +318,19 @@ def _get_operator_name(code: FlatBufferTable) -> tuple[str, bool]:
 
 
 def _describe_port(name: str, tensor: FlatBufferTable) -> dict[str, Any]:
-    number = tensor.integer(LiteRTTensorField.TYPE)
     sizes = tensor.integers(LiteRTTensorField.SHAPE_SIGNATURE) or tensor.integers(
         LiteRTTensorField.SHAPE
     )
     return {
         "name": name,
-        "dtype": DTYPES[number] if 0 <= number < len(DTYPES) else f"dtype {number}",
+        "dtype": _get_dtype(tensor),
         "shape": [None if size < 0 else size for size in sizes],
     }
+
+
+def _get_dtype(tensor: FlatBufferTable) -> str:
+    number = tensor.integer(LiteRTTensorField.TYPE)
+    return DTYPES[number] if 0 <= number < len(DTYPES) else f"dtype {number}"
 
 
 def _get_buffer_size(buffer: FlatBufferTable) -> int:
@@ -377,6 +439,15 @@ class LiteRTTensorField(Field):
     IS_VARIABLE = "ubyte"
     SPARSITY = "SparsityParameters"
     SHAPE_SIGNATURE = "[int]"
+
+
+class QuantizationField(Field):
+    """Numbers that the elements of a tensor stand for; the floats are read by their bits."""
+
+    MIN = "[uint]"
+    MAX = "[uint]"
+    SCALE = "[uint]"
+    ZERO_POINT = "[long]"
 
 
 class OperatorField(Field):

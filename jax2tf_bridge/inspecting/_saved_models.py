@@ -20,9 +20,11 @@ from jax2tf_bridge.inspecting._functions import (
     MAX_LISTED,
     SCHEMA,
     describe_operations,
-    format_custom_calls,
+    describe_sizes,
     format_gradients,
+    format_module_size,
     format_more,
+    format_operations,
     format_releases,
     format_table,
 )
@@ -38,7 +40,6 @@ from jax2tf_bridge.saved_model import (
 )
 from jax2tf_bridge.serialization import collect_vjps
 from jax2tf_bridge.targets import TENSORFLOW_RELEASES
-from shape_poly import is_symbolic_dim
 
 _MAX_SHAPE_CHARACTERS = 1000
 
@@ -258,16 +259,11 @@ def _describe_types(module: ModuleContents) -> dict[str, Any]:
     if portable is None:
         arguments, results = _get_call_types(module)
         return {"name": "", "arguments": arguments, "results": results, "sizes": None}
-    dims = [d for aval in portable.in_avals for d in aval.shape if is_symbolic_dim(d)]
     return {
         "name": portable.name,
         "arguments": [str(aval) for aval in avals_of_main(portable)],
         "results": [str(aval) for aval in portable.out_avals],
-        "sizes": {
-            "variables": sorted({v for d in dims for v in d.variables()}),
-            "constraints": list(portable.constraints),
-            "requirements": list(portable.requirements),
-        },
+        "sizes": describe_sizes(portable),
     }
 
 
@@ -284,9 +280,7 @@ def _get_call_types(module: ModuleContents) -> tuple[list[str], list[str]]:
         (summary.inputs, summary.outputs),
         has_platform_index=len(op.platforms) > 1,
     )
-    return [_format_unnamed(aval) for aval in arguments], [
-        _format_unnamed(aval) for aval in results
-    ]
+    return list(map(_format_unnamed, arguments)), list(map(_format_unnamed, results))
 
 
 def _format_unnamed(aval: Aval) -> str:
@@ -429,11 +423,10 @@ def format_module_title(module: Mapping[str, Any]) -> str:
 
 def list_module_facts(module: Mapping[str, Any]) -> list[str]:
     """Lists size, versions and platforms of a module."""
-    constants = module["constant_bytes"]
     version = f"StableHLO {module['stablehlo']}" if module["stablehlo"] else "no StableHLO version"
     releases = module["tensorflow"]
     return [
-        f"{module['bytes']:,} bytes{f' ({constants:,} in constants)' if constants else ''}",
+        format_module_size(module),
         version,
         f"calling convention {module['calling_convention']}",
         *([", ".join(module["platforms"])] if module["platforms"] else []),
@@ -451,8 +444,4 @@ def _format_module(module: Mapping[str, Any], ops: int) -> Iterator[str]:
     sizes = module["sizes"]
     if sizes and (needs := [*sizes["constraints"], *sizes["requirements"]]):
         yield f"  needs {', '.join(needs)}"
-    total = sum(op["count"] for op in module["ops"])
-    shown = [f"{op['count']} {op['name']}" for op in module["ops"]]
-    yield f"  {total:,} ops: {some(shown, ops)}" if ops else f"  {total:,} ops"
-    if module["custom_calls"]:
-        yield f"  {format_custom_calls(module)}"
+    yield from format_operations(module, ops)

@@ -7,14 +7,10 @@ the differences. This package also has the names of the older `jax.experimental.
 
 from typing import TYPE_CHECKING, Any
 
-from jax2tf_bridge.errors import MissingDependencyError
+from jax2tf_bridge.errors import name_missing_package
 
-try:
+with name_missing_package("jax2tf_bridge.jax_export"):
     import jax as _jax
-except ModuleNotFoundError as e:
-    if e.name != "jax":
-        raise
-    raise MissingDependencyError("JAX", "jax", "jax2tf_bridge.jax_export") from e
 
 from jax.export import SymbolicScope, default_export_platform, symbolic_args_specs, symbolic_shape
 

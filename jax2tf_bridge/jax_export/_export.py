@@ -14,9 +14,9 @@ import shape_poly
 from jax2tf_bridge import serialization
 from jax2tf_bridge.errors import StructureError, TargetError
 from jax2tf_bridge.from_jax import (
+    PreparedExport,
     dim_from_jax,
     export_options,
-    export_specs,
     from_exported,
     keep_exported,
     scope_from_jax,
@@ -365,7 +365,7 @@ def export(
 
     def export_for(*args_specs: Any, **kwargs_specs: Any) -> Exported:
         args = [
-            spec if function.is_static(i) else _with_jit_types(spec)
+            spec if i in function.static_argnums else _with_jit_types(spec)
             for i, spec in enumerate(args_specs)
         ]
         kwargs = {
@@ -374,7 +374,8 @@ def export(
         }
         specs = symbolic_specs(function, args, kwargs, None)
         call = f'symbolic_shape("{_format_open_shape(specs)}"'
-        return Exported(export_specs(function, specs, dataclasses.replace(options, call=call)))
+        prepared = PreparedExport(function, specs, dataclasses.replace(options, call=call))
+        return Exported(prepared.run())
 
     return export_for
 

@@ -29,11 +29,12 @@ def make_model_config(model: LayerModel) -> dict[str, Any]:
     Raises:
       SerializationError: the format cannot hold a function.
     """
+    inference, *training = map(_make_function_config, model.functions)
     return {
         "format": FORMAT,
         "bridge": __version__,
-        "inference": _make_function_config(model.inference),
-        "training": None if model.training is None else _make_function_config(model.training),
+        "inference": inference,
+        "training": training[0] if training else None,
         "mutable": list(model.mutable),
         "trained": [weight.name for weight in model.weights if weight.trainable],
     }
@@ -76,8 +77,7 @@ def read_model_config(config: Any, name: Any) -> LayerModel:
             functions.append(_read_function(training))
         trained_names = {name.text() for name in trained.elements()}
         return LayerModel.of(
-            functions[0],
-            functions[1] if functions[1:] else None,
+            functions,
             [name.text() for name in mutable.elements()],
             [WeightLeaf(*weight, None) for function in functions for weight in function.weights],
             lambda leaf: leaf.name in trained_names,

@@ -99,8 +99,8 @@ class LayerFunction:
 
     def _flatten_inputs(self, layer: str, inputs: Any) -> list[Any]:
         arguments = self._arguments
-        if isinstance(inputs, Mapping) and inputs.keys() == set(self._list_input_names()):
-            named = self._list_input_names()
+        named = self._list_input_names()
+        if isinstance(inputs, Mapping) and inputs.keys() == set(named):
             leaves = [inputs[name] for name in named]
             return self._flatten_values(layer, [(name, _LEAF) for name in named], leaves)
         if len(arguments) == 1:

@@ -55,17 +55,11 @@ class JaxFunction:
             )
         args, kwargs = self._split_arguments(self._assign_inputs(layer, inputs))
         call_args = args if self.params is None else (params, *args)
-        portables = [
-            self._export(function, call_args, kwargs)
-            for function in (
-                [self.function]
-                if TRAINING not in self._get_parameters()
-                else [functools.partial(self.function, **{TRAINING: v}) for v in (False, True)]
-            )
-        ]
-        return model_from_portables(
-            portables[0], portables[1] if portables[1:] else None, params, self.options
-        )
+        functions = [self.function]
+        if TRAINING in self._get_parameters():
+            functions = [functools.partial(self.function, **{TRAINING: v}) for v in (False, True)]
+        portables = [self._export(function, call_args, kwargs) for function in functions]
+        return model_from_portables(portables, params, self.options)
 
     def _get_parameters(self) -> Mapping[str, inspect.Parameter]:
         try:

@@ -137,7 +137,7 @@ class KerasLayer(keras.layers.Layer):  # type: ignore[misc]
         # `build`, and wraps error messages of `call` in its own.
         specs = keras.tree.map_structure(_describe_input, inputs)
         self._export(specs)
-        self._require_state("call it").model.inference.check_inputs(self._subject, specs)
+        self._require_state("call it").model.function(False).check_inputs(self._subject, specs)
         return super().__call__(inputs, *args, **kwargs)
 
     @opaque_to_autograph
@@ -172,7 +172,7 @@ class KerasLayer(keras.layers.Layer):  # type: ignore[misc]
         model = self._require_state("build it, or call it").model
         shapes = _map_shapes(lambda shape: _InputSpec(tuple(shape), None), input_shape)
         return model.nest_output(
-            False, [s for s, _ in model.inference.compute_results(self._subject, shapes)]
+            False, [s for s, _ in model.function(False).compute_results(self._subject, shapes)]
         )
 
     def get_config(self) -> dict[str, Any]:

@@ -74,16 +74,14 @@ class LayerModel:
     """The functions, weights and captured arrays of a layer.
 
     Attributes:
-      inference: the function for training=False.
-      training: the function for training=True; None if it is the same.
-      mutable: name prefixes of the weights that `training` returns new values for.
+      functions: the function for inference, and the one for training if that differs.
+      mutable: name prefixes of the weights that training returns new values for.
       weights: the weights of both functions.
       constants: the arrays that the functions and their gradients captured, each with its key.
-      updated: the names of the weights that `training` returns, in the order of its leaves.
+      updated: the names of the weights that training returns, in the order of its leaves.
     """
 
-    inference: LayerFunction
-    training: LayerFunction | None
+    functions: tuple[LayerFunction, ...]
     mutable: tuple[str, ...]
     weights: tuple[LayerWeight, ...]
     constants: tuple[tuple[Key, LayerWeight], ...]
@@ -91,8 +89,7 @@ class LayerModel:
 
     @staticmethod
     def of(
-        inference: LayerFunction,
-        training: LayerFunction | None,
+        functions: Sequence[LayerFunction],
         mutable: Sequence[str],
         leaves: Sequence[WeightLeaf],
         trainable: Callable[[WeightLeaf], bool],
@@ -101,8 +98,7 @@ class LayerModel:
         """Joins functions and weights.
 
         Args:
-          inference: the function for inference.
-          training: the function for training, or None.
+          functions: the function for inference, and the one for training if that differs.
           mutable: prefixes of the names of the weights that the training function returns.
           leaves: the weights of both functions; a value of None stands for zeros.
           trainable: returns whether a weight is trained; mutable weights never are.
@@ -116,8 +112,7 @@ class LayerModel:
             _make_weight(leaf, trainable(leaf) and not any(has_prefix(name, m) for m in mutable))
             for name, leaf in by_name.items()
         )
-        updated = _find_updated(training, mutable, by_name)
-        functions = [inference] if training is None else [inference, training]
+        updated = _find_updated(functions, mutable, by_name)
         constants: dict[Key, LayerWeight] = {}
         taken = set(by_name)
         for portable in (p for function in functions for p in _make_gradients(function.portable)):
@@ -127,17 +122,12 @@ class LayerModel:
                     value = constant_value(portable, constant)
                     constants[key] = _make_constant(portable, constant, name, value)
         return LayerModel(
-            inference, training, tuple(mutable), weights, tuple(constants.items()), updated
+            tuple(functions), tuple(mutable), weights, tuple(constants.items()), updated
         )
 
     def function(self, training: bool) -> LayerFunction:
         """Returns the function for training or inference."""
-        return self.training if training and self.training is not None else self.inference
-
-    @property
-    def functions(self) -> tuple[LayerFunction, ...]:
-        """The distinct functions: inference, and training if there is one."""
-        return (self.inference,) if self.training is None else (self.inference, self.training)
+        return self.functions[-1 if training else 0]
 
     @property
     def draws_keys(self) -> bool:
@@ -201,7 +191,7 @@ def _group_by_name(leaves: Sequence[WeightLeaf]) -> dict[str, WeightLeaf]:
 
 def _make_weight(leaf: WeightLeaf, trainable: bool) -> LayerWeight:
     dtype = op_dtype(leaf.aval, leaf.path)
-    shape = tuple(size for size in leaf.aval.op_shape if isinstance(size, int))
+    shape = leaf.aval.known_op_shape
     if len(shape) < len(leaf.aval.op_shape):
         raise LayerError(
             f"{leaf.path} has open sizes, {leaf.aval}, which the weights of a layer cannot have. "
@@ -215,8 +205,7 @@ def _make_constant(
     portable: PortableFunction, constant: LiftedConstant, name: str, value: Value | None
 ) -> LayerWeight:
     dtype = op_dtype(constant.aval, f"The array {name} that {portable.name} captured")
-    shape = tuple(size for size in constant.aval.op_shape if isinstance(size, int))
-    return LayerWeight(name, shape, dtype.name, False, value)
+    return LayerWeight(name, constant.aval.known_op_shape, dtype.name, False, value)
 
 
 def _make_unique(name: str, taken: set[str]) -> str:
@@ -229,16 +218,17 @@ def _make_unique(name: str, taken: set[str]) -> str:
 
 
 def _find_updated(
-    training: LayerFunction | None, mutable: Sequence[str], weights: Mapping[str, WeightLeaf]
+    functions: Sequence[LayerFunction], mutable: Sequence[str], weights: Mapping[str, WeightLeaf]
 ) -> tuple[str, ...]:
     """Finds the weights that the training function returns, in the order of its leaves."""
     if not mutable:
         return ()
-    if training is None:
+    if len(functions) == 1:
         raise LayerError(
             f"mutable={list(mutable)} needs a function for training that returns new values: one "
             "with an argument `training`, or training_function."
         )
+    training = functions[1]
     tree, name = training.out_tree, training.portable.name
     if tree.kind not in ("tuple", "list") or len(tree.children) != 2:
         raise StructureError(
@@ -343,22 +333,15 @@ class LayerOptions:
 
 
 def model_from_portables(
-    inference: PortableFunction,
-    training: PortableFunction | None,
-    params: Any,
-    options: LayerOptions,
+    portables: Sequence[PortableFunction], params: Any, options: LayerOptions
 ) -> LayerModel:
-    """Makes a layer model from portable functions.
+    """Makes a layer model from portable functions: for inference, and for training if it differs.
 
     Raises:
       StructureError, ShapeError, DTypeError: the weights do not fit the functions.
       LayerError: the functions do not fit each other, or there is nothing to train.
     """
-    functions = [
-        options.function(portable, params is not None)
-        for portable in (inference, training)
-        if portable is not None
-    ]
+    functions = [options.function(portable, params is not None) for portable in portables]
     leaves: list[WeightLeaf] = []
     with open_params(keys_as_words(params)) as weights:
         for function in functions if weights is not None else ():
@@ -367,18 +350,13 @@ def model_from_portables(
                 leaves += map(_copy_leaf, matches) if isinstance(weights, PathWeights) else matches
     options.check_names(leaves)
     model = LayerModel.of(
-        functions[0],
-        functions[1] if training is not None else None,
-        options.mutable,
-        leaves,
-        options.is_trained,
-        _make_array_reader,
+        functions, options.mutable, leaves, options.is_trained, _make_array_reader
     )
     advice = (
         ": its function captured them as constants. Make them its first argument, and pass them "
         "as params."
     )
-    return options.check(model, f"The function {inference.name}", advice)
+    return options.check(model, f"The function {portables[0].name}", advice)
 
 
 def _copy_leaf(leaf: WeightLeaf) -> WeightLeaf:

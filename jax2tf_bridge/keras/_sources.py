@@ -24,7 +24,7 @@ from jax2tf_bridge.portable import (
 from jax2tf_bridge.saved_model import (
     SERVING_DEFAULT,
     Sidecar,
-    TensorBundle,
+    open_variables,
     read_serving_graph,
     read_sidecar,
 )
@@ -63,7 +63,8 @@ def resolve_source(
                 f"Got: {_describe_value(training)}."
             )
         options.check_shapes_left_out("a portable function")
-        return model_from_portables(portable, training_portable, params, options)
+        portables = [portable] if training_portable is None else [portable, training_portable]
+        return model_from_portables(portables, params, options)
     if not callable(function):
         raise FunctionError(
             "A layer needs the folder of a SavedModel, a .jaxfn file, a PortableFunction or a "
@@ -142,14 +143,7 @@ def _model_from_saved_model(
 
     leaves = [leaf for function in functions for leaf in values.read_leaves(function)]
     options.check_names(leaves)
-    model = LayerModel.of(
-        functions[0],
-        functions[1] if training else None,
-        options.mutable,
-        leaves,
-        is_trained,
-        values.make_reader,
-    )
+    model = LayerModel.of(functions, options.mutable, leaves, is_trained, values.make_reader)
     advice = (
         " (they were saved with trainable=...). Pass trainable=True, or prefixes of their names."
         if model.weights
@@ -159,19 +153,14 @@ def _model_from_saved_model(
 
 
 class _SavedValues:
-    """Values of the variables of a SavedModel."""
-
     def __init__(self, folder: AnyPath, sidecar: Sidecar) -> None:
         self._folder = folder
         self._weights = {entry.name: entry for entry in sidecar.variables}
         self._constants = {(c.digest, c.dtype, c.shape): c.key for c in sidecar.constants}
-        variables = folder / "variables"
-        exists = (variables / "variables.index").exists()
         # TensorFlow's reader treats brackets in paths as glob patterns and supports fewer schemes.
-        self._bundle = TensorBundle(variables / "variables") if exists else None
+        self._bundle = open_variables(folder)
 
     def read_leaves(self, function: LayerFunction) -> list[WeightLeaf]:
-        """Reads the weights of a function."""
         weights = []
         for path, name, aval in function.weights:
             entry = self._weights.get(name)
@@ -184,11 +173,9 @@ class _SavedValues:
         return weights
 
     def make_reader(self, portable: PortableFunction, constant: LiftedConstant) -> Value | None:
-        """Returns a reader of a captured array."""
         aval = constant.aval
-        shape = tuple(size for size in aval.op_shape if isinstance(size, int))
-        key = self._constants[constant.digest, aval.dtype, shape]
-        return lambda: self._read_array(key, aval, shape)
+        key = self._constants[constant.digest, aval.dtype, aval.known_op_shape]
+        return lambda: self._read_array(key, aval, aval.known_op_shape)
 
     def _read_array(self, key: str, aval: Aval, shape: tuple[int, ...]) -> np.ndarray:
         entry = None if self._bundle is None else self._bundle.entries.get(key)

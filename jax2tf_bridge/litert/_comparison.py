@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,22 +12,16 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge._utils import array_type_text, some
-from jax2tf_bridge.comparing import measure_distance, tolerance_of
-from jax2tf_bridge.errors import Argument, Message, SavingError, format_bullets
+from jax2tf_bridge.comparing import list_differences, make_difference_error, tolerance_of
 from jax2tf_bridge.litert._convert import DEPRECATED
-from jax2tf_bridge.signatures import ServedArray, Signature
+from jax2tf_bridge.signatures import ServedArray, Signature, make_example
 
 Arrays = Mapping[str, np.ndarray]
-
-_OPEN_SIZE = 2
-"""Size of an open dimension without an example."""
 
 _READER = "get_weights"
 _ROUNDING = 2.0**-20
 """Relative size of the disturbances that stand for rounding; float32 has 24 bits."""
 _DISTURBANCES = 2
-
-_NARROW = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -46,40 +40,6 @@ class Answers:
     tolerances: Mapping[str, float] | None = None
 
 
-def example_of(signature: Signature, inputs: Mapping[str, ServedArray]) -> dict[str, np.ndarray]:
-    """Returns example inputs by name: the user's, or random numbers.
-
-    Args:
-      signature: the user's signature, with `args`, `kwargs` and `example`.
-      inputs: the inputs of the saved signature, in the order of the arguments.
-    """
-    leaves = tf.nest.flatten([*signature.args, dict(signature.kwargs)])
-    leaves = [leaf for leaf in leaves if leaf is not None]
-    example: dict[str, Any] = {}
-    if signature.processing.preprocess is None and len(leaves) == len(inputs):
-        example = dict(zip(inputs, leaves, strict=True))
-    examples = signature.example
-    named = examples if isinstance(examples, Mapping) else next(iter(examples), {})
-    example |= {name: value for name, value in named.items() if name in inputs}
-    rng = np.random.default_rng(0)
-    return {name: _array(example.get(name), served, rng) for name, served in inputs.items()}
-
-
-def _array(value: Any, served: ServedArray, rng: np.random.Generator) -> np.ndarray:
-    dtype = tf.as_dtype(served.dtype).as_numpy_dtype
-    if value is not None:
-        try:
-            array = np.asarray(value)
-        except TypeError:  # a typed key of jax.random
-            array = np.zeros(0)
-        if array.dtype == dtype and array.ndim == len(served.shape or ()):
-            return array
-    shape = [size if isinstance(size, int) else _OPEN_SIZE for size in served.shape or ()]
-    if np.issubdtype(dtype, np.integer) or dtype == np.bool_:
-        return np.zeros(shape, dtype)
-    return rng.normal(size=shape).astype(dtype)
-
-
 def answers_of_tensorflow(
     folder: Path,
     signatures: Mapping[str, tuple[Signature, Mapping[str, ServedArray]]],
@@ -89,14 +49,14 @@ def answers_of_tensorflow(
 
     Args:
       folder: the SavedModel.
-      signatures: the user's signatures, and the inputs of the saved ones, for `example_of`.
+      signatures: the user's signatures, and the inputs of the saved ones, for `make_example`.
       steps: the signatures that change weights.
     """
     loaded = tf.saved_model.load(str(folder))
     initial = [variable.numpy() for variable in loaded.variables] if steps else []
     answers = {}
     for name, (signature, served) in signatures.items():
-        inputs = example_of(signature, served)
+        inputs = make_example(name, signature, served)
         tensors = {key: tf.constant(array) for key, array in inputs.items()}
         try:
             outputs = loaded.signatures[name](**tensors)
@@ -182,23 +142,14 @@ def check_model(
     has_changed = False
     for name, expected in answers.items():
         is_compared = not is_quantized and (not has_changed or expected.tolerances is not None)
-        problems = _run(interpreter, name, expected, is_quantized=not is_compared)
+        problems = _run(interpreter, name, expected, only_finite=not is_compared)
         has_changed = has_changed or name in steps
         if problems:
-            raise SavingError(
-                Message(
-                    f"In LiteRT the signature {name} does not compute what it does in TensorFlow, "
-                    f"for the example of its inputs:{format_bullets(problems)}\nNo file was "
-                    "written. Save parts of the function to find the operation. To write the file "
-                    "anyway, pass ",
-                    Argument("verify", code="verify=False"),
-                    ".",
-                )
-            )
+            raise make_difference_error("LiteRT", "TensorFlow", name, problems)
 
 
 def _run(
-    interpreter: tf.lite.Interpreter, name: str, expected: Answers, *, is_quantized: bool
+    interpreter: tf.lite.Interpreter, name: str, expected: Answers, *, only_finite: bool
 ) -> list[str]:
     """Runs a signature, and returns what is wrong with its results."""
     arrays = {**expected.inputs, **expected.outputs}
@@ -219,7 +170,14 @@ def _run(
         }
         reason = f"LiteRT fails: {str(e).strip().splitlines()[-1][:300]}"
         return [reason, *([_describe_empty(empty)] if empty else [])]
-    return list(_problems(expected, actual, is_quantized=is_quantized))
+    return [
+        *list_differences(
+            expected.outputs,
+            actual,
+            max_differences=expected.tolerances,
+            only_finite=only_finite,
+        )
+    ]
 
 
 def _type_text(dtype: Any, shape: Sequence[int]) -> str:
@@ -229,34 +187,3 @@ def _type_text(dtype: Any, shape: Sequence[int]) -> str:
 def _describe_empty(types: Mapping[str, str]) -> str:
     names = some([f"{name}, {kind}" for name, kind in types.items()])
     return f"LiteRT has no arrays without elements: {names}"
-
-
-def _problems(expected: Answers, actual: Arrays, *, is_quantized: bool) -> Iterator[str]:
-    tolerances = expected.tolerances or {}
-    for name, want in expected.outputs.items():
-        got = actual[name]
-        if got.shape != want.shape:
-            yield f"{name} has the shape {got.shape} and not {want.shape}"
-            continue
-        dtype = want.dtype.name
-        if want.dtype.kind not in "fc" and dtype not in _NARROW:
-            if not is_quantized and not np.array_equal(got, want):
-                yield f"{name} has other integers in {np.sum(got != want)} of {want.size} places"
-            continue
-        if dtype in _NARROW:
-            got, want = got.astype(np.float32), want.astype(np.float32)
-        is_known = np.isfinite(want)
-        lost = is_known & ~np.isfinite(got)
-        if np.any(lost):
-            yield f"{name} is NaN or infinite in {np.sum(lost)} of {want.size} places"
-            continue
-        if is_quantized or not np.any(is_known):
-            continue
-        distance = measure_distance(want[is_known], got[is_known])
-        difference = distance.relative(float(np.finfo(np.float32).tiny))
-        if name in tolerances:
-            is_near = distance.absolute <= tolerances[name]
-        else:
-            is_near = difference <= 10 * tolerance_of(dtype)
-        if not is_near:
-            yield f"{name} differs by {difference:.2g} of its largest number"

@@ -5,29 +5,28 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
 from jax2tf_bridge._dtypes import DTYPES_BY_ELEMENT_TYPE
+from jax2tf_bridge.converting import edit_graph
 from jax2tf_bridge.emitters import find_source_line
 from jax2tf_bridge.errors import (
     BridgeError,
-    ModuleError,
     SavingError,
     UnsupportedByTargetError,
     format_bullets,
 )
 from jax2tf_bridge.inspecting import ModelField, SignatureDefField, SubGraphField
 from jax2tf_bridge.litert._graph import with_built_ins
+from jax2tf_bridge.litert._integer_searches import search_without_nan
 from jax2tf_bridge.litert._quantization import Quantization
-from jax2tf_bridge.saved_model import GRAPH_FILE
 from jax2tf_bridge.saving import has_unused_input
 from jax2tf_bridge.serialization import FlatBufferReader
 from jax2tf_bridge.signatures import ServedArray, served_text
-from jax2tf_bridge.to_tensorflow import saved_model_message
 
 DEPRECATED = r"\s*Warning: tf.lite.Interpreter is deprecated"
 """Start of TensorFlow's warning that an interpreter is deprecated."""
@@ -41,10 +40,13 @@ class LiteRTSignature:
 
     Attributes:
       inputs, outputs: the inputs and outputs by name.
+      scales: for inputs and outputs that stand for floats, by name, the scale and the zero point:
+        the numbers are `scale * (integer - zero_point)`.
     """
 
     inputs: Mapping[str, ServedArray]
     outputs: Mapping[str, ServedArray]
+    scales: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"({served_text(self.inputs)}) -> ({served_text(self.outputs)})"
@@ -68,7 +70,11 @@ class ConvertedModel:
 
     @staticmethod
     def read(
-        folder: Path, served: Mapping[str, Any] | None = None, *, steps: Collection[str] = ()
+        folder: Path,
+        served: Mapping[str, Any] | None = None,
+        *,
+        steps: Collection[str] = (),
+        quantization: Quantization,
     ) -> ConvertedModel:
         """Rewrites the graph of a SavedModel in place.
 
@@ -76,25 +82,20 @@ class ConvertedModel:
           folder: the SavedModel, whose graph is replaced.
           served: the inputs and outputs of its signatures; by default they are read from the graph.
           steps: the signatures that change weights.
+          quantization: the requested quantization.
 
         Raises:
-          SavingError: it has no signature.
+          SavingError: it has no signature, or rounds no numbers for "as_trained".
           ModuleError: the installed TensorFlow has no SavedModel protocol buffer.
         """
-        message_class = saved_model_message()
-        if message_class is None:
-            raise ModuleError(
-                f"The installed TensorFlow {tf.__version__} has no message of SavedModels where "
-                "2.15 to 2.22 have it: write LiteRT models with one of these."
-            )
-        message = message_class()
-        message.ParseFromString((folder / GRAPH_FILE).read_bytes())
-        graph = message.meta_graphs[0]
-        names = sorted(n for n in graph.signature_def if not n.startswith(_INTERNAL))
-        if not names:
-            raise SavingError("The SavedModel has no signature. Save it with one.")
-        with_built_ins(graph.graph_def)
-        (folder / GRAPH_FILE).write_bytes(message.SerializeToString(deterministic=True))
+        with edit_graph(folder, "LiteRT models") as graph:
+            names = sorted(n for n in graph.signature_def if not n.startswith(_INTERNAL))
+            if not names:
+                raise SavingError("The SavedModel has no signature. Save it with one.")
+            quantization.check_graph(graph.graph_def)
+            if quantization.integers is not None:
+                search_without_nan(graph.graph_def, by_flags=quantization.integers == "int8")
+            with_built_ins(graph.graph_def)
         called = {n.name: n.attr["f"].func.name for n in graph.graph_def.node if "f" in n.attr}
         signatures, callers = {}, {}
         for name in served or names:
@@ -137,7 +138,7 @@ def convert_model(model: ConvertedModel, quantization: Quantization) -> bytes:
             warnings.filterwarnings("ignore", DEPRECATED)
             data = bytes(converter.convert())
     except Exception as e:
-        error = _explain(e, model.callers)
+        error = _explain(e, model.callers) or quantization.explain(e)
         if error is None:
             raise
         raise error from e
@@ -277,6 +278,5 @@ def _find_dtype(text: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Returns the first sentence of the converter's text."""
     match = re.search(r"error: (?:loc\(.*?\)+: )?(.*)", str(error))
     return (match[1] if match else str(error).strip().partition("\n")[0])[:300]

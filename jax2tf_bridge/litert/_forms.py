@@ -62,7 +62,8 @@ _LACKING: Mapping[tf.DType, frozenset[str]] = MappingProxyType(
     {
         tf.uint32: _OF_32_BITS,
         tf.uint64: _MOVES | {"ConcatV2", "SelectV2", "Slice", "StridedSlice"},
-        **dict.fromkeys((tf.int8, tf.uint8, tf.int16, tf.uint16), _OF_BYTES),
+        **dict.fromkeys((tf.uint8, tf.int16, tf.uint16), _OF_BYTES),
+        tf.int8: _OF_BYTES - {"Slice", "Transpose"},
     }
 )
 """The operations that lack a dtype of integers."""

@@ -125,7 +125,6 @@ def _words(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _shift_right_64(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Shifts unsigned 64-bit integers to the right."""
     (low, high), places = _words(x), tf.cast(y, tf.int32)
     joined = _xor(_logical_shift(low, places), _left_shift(high, 32 - places))
     near = tf.where(tf.less(places, 32), joined, _logical_shift(high, places - 32))
@@ -177,7 +176,6 @@ FROM_UINT64: Mapping[tf.DType, Kernel] = MappingProxyType(
 
 
 def to_uint64(x: tf.Tensor) -> tf.Tensor:
-    """Casts to uint64."""
     return tf.bitcast(tf.cast(x, tf.int64), tf.uint64)
 
 
@@ -360,7 +358,6 @@ def update_slice(
 
 
 def squeeze_by_reshape(x: tf.Tensor, *, axes: Sequence[int]) -> tf.Tensor:
-    """Drops axes of size 1."""
     places = tf.range(tf.rank(x))
     dropped = [tf.math.floormod(tf.constant(axis, tf.int32), tf.rank(x)) for axis in axes]
     is_kept = tf.reduce_all(tf.not_equal(places[:, None], tf.stack(dropped)), 1)
@@ -379,15 +376,7 @@ def correlate(
     """Computes the gradient of a 2D convolution with respect to its kernel.
 
     LiteRT has no convolution with a window of open size, so this is one product of matrices for
-    each element of the kernel.
-
-    Args:
-      image: the image, [batch, height, width, in].
-      window: the shape of the kernel as a tensor, [height, width, in, out].
-      cotangent: the cotangent of the result, [batch, height, width, out].
-      sizes: the height and the width of the kernel.
-      strides: the strides of the convolution, for height and width.
-      padding: "VALID" or "SAME".
+    each element of the kernel. Its shape is `window`, with the height and the width in `sizes`.
     """
     counts = tf.shape(cotangent)[1:3]
     lengths = (counts - 1) * strides + 1

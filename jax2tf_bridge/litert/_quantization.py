@@ -22,8 +22,12 @@ from jax2tf_bridge.saving import WEIGHT_SIGNATURES
 from jax2tf_bridge.signatures import ServedArray
 from shape_poly import is_symbolic_dim
 
-KINDS = ("dynamic_range", "float16", "int8")
+KINDS = ("dynamic_range", "float16", "int8", "int16x8", "as_trained")
+_MEASURING = ("int8", "int16x8")
+"""Kinds that compute with integers, in ranges of representative inputs."""
 _DATA = "representative_data"
+_ROUNDING = "FakeQuantWithMinMaxVars"
+"""Operation whose ranges TensorFlow's converter takes over."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +37,25 @@ class Quantization:
     Attributes:
       kind: one of KINDS, or None.
       data: representative inputs by signature, or for the only signature; or None.
+      integers_only: whether inputs and outputs are integers, and floats in between an error.
     """
 
     kind: str | None
     data: Any
+    integers_only: bool = False
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the model computes with integers, in ranges of representative inputs."""
+        return self.kind in _MEASURING
+
+    @property
+    def integers(self) -> str | None:
+        """The dtype of the integers that the model computes with; None if it does not."""
+        return {"int8": "int8", "int16x8": "int16", "as_trained": "int8"}.get(self.kind or "")
 
     @staticmethod
-    def of(kind: Any, data: Any) -> Quantization:
+    def of(kind: Any, data: Any, *, integers_only: bool = False) -> Quantization:
         """Checks the user's options.
 
         Raises:
@@ -52,16 +68,16 @@ class Quantization:
                     f" must be one of {', '.join(map(repr, KINDS))}, or left out. Got: {kind!r}.",
                 )
             )
-        if kind == "int8" and data is None:
+        if kind in _MEASURING and data is None:
             raise SavingError(
                 Message(
-                    Argument("quantize", "int8"),
+                    Argument("quantize", kind),
                     " measures ranges with inputs as they come: give some as ",
                     Argument(_DATA),
                     ", a hundred or so.",
                 )
             )
-        if kind != "int8" and data is not None:
+        if kind not in _MEASURING and data is not None:
             raise SavingError(
                 Message(
                     Argument(_DATA),
@@ -70,7 +86,19 @@ class Quantization:
                     ", which measures ranges. Leave it out, or add that.",
                 )
             )
-        return Quantization(kind, data)
+        quantization = Quantization(kind, _list_samples(data), integers_only)
+        if integers_only and quantization.integers is None:
+            raise SavingError(
+                Message(
+                    Argument("integers_only"),
+                    " is for ",
+                    *(Argument("quantize", "int8"), ", ", Argument("quantize", "int16x8")),
+                    " and ",
+                    Argument("quantize", "as_trained"),
+                    ", which compute with integers. Leave it out, or add one of these.",
+                )
+            )
+        return quantization
 
     def apply(
         self,
@@ -90,7 +118,7 @@ class Quantization:
           SavingError: the data is for other signatures, or is missing for one.
           StructureError, ShapeError, DTypeError: the data does not fit the inputs.
         """
-        if self.kind != "int8":
+        if self.integers is None:
             # Only integer ranges may replace infinity by the greatest finite number.
             converter.canonicalizing_inf_as_min_max_float = False
         if self.kind is None:
@@ -98,11 +126,79 @@ class Quantization:
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
         if self.kind == "float16":
             converter.target_spec.supported_types = [tf.float16]
-        if self.kind == "int8":
+        if self.integers is not None:
             self._check_steps(signatures, steps)
-            measured = signatures.keys() - {*steps, *WEIGHT_SIGNATURES}
-            samples = list(self._samples({n: signatures[n] for n in signatures if n in measured}))
+        if self.is_measured:
+            samples = list(self._samples(self._keep_measured(signatures, steps)))
             converter.representative_dataset = lambda: iter(samples)
+        if self.kind == "int16x8":
+            converter.target_spec.supported_ops = [
+                tf.lite.OpsSet.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8,
+                tf.lite.OpsSet.TFLITE_BUILTINS,
+            ]
+        if self.integers_only:
+            converter.inference_input_type = tf.as_dtype(self.integers)
+            converter.inference_output_type = tf.as_dtype(self.integers)
+
+    def check_graph(self, graph: Any) -> None:
+        """Raises if a graph is to compute as trained and rounds nothing.
+
+        Raises:
+          SavingError: it is so.
+        """
+        if self.kind != "as_trained":
+            return
+        bodies = [graph.node, *(function.node_def for function in graph.library.function)]
+        if not any(node.op == _ROUNDING for nodes in bodies for node in nodes):
+            raise SavingError(
+                Message(
+                    Argument("quantize", self.kind),
+                    " needs a function that rounds the numbers between its products to 255 or 256 "
+                    "steps of a constant scale, as clip(round(x / scale), -127, 127) * scale, and "
+                    "this one has no such rounding. Pass ",
+                    Argument("quantize", "int8"),
+                    " and ",
+                    Argument(_DATA),
+                    ".",
+                )
+            )
+
+    def explain(self, error: Exception) -> SavingError | None:
+        """Converts an error of TensorFlow's quantizer for int16x8; returns None for others."""
+        if self.kind != "int16x8" or type(error) is not RuntimeError:
+            return None
+        return SavingError(
+            Message(
+                f"TensorFlow {tf.__version__}'s converter cannot make int16 of the model's "
+                f"numbers: {str(error).strip().splitlines()[0][:300]}\nLeave this part of the "
+                "function to the caller, or pass ",
+                Argument("quantize", "int8"),
+                ".",
+            )
+        )
+
+    def examples(
+        self, signatures: Mapping[str, Mapping[str, ServedArray]], steps: Collection[str]
+    ) -> dict[str, dict[str, Any]]:
+        """Returns the first representative inputs of each measured signature; none if nothing is.
+
+        Raises:
+          SavingError, StructureError, ShapeError, DTypeError: as in `apply`.
+        """
+        if not self.is_measured:
+            return {}
+        self._check_steps(signatures, steps)
+        return dict(reversed([*self._samples(self._keep_measured(signatures, steps))]))
+
+    def in_integers(self, names: Iterable[str], steps: Collection[str]) -> list[str]:
+        """Returns the signatures that compute with integers."""
+        in_floats = {*steps, *WEIGHT_SIGNATURES}
+        return [name for name in names if self.integers and name not in in_floats]
+
+    def _keep_measured(
+        self, signatures: Mapping[str, Mapping[str, ServedArray]], steps: Collection[str]
+    ) -> dict[str, Mapping[str, ServedArray]]:
+        return {name: signatures[name] for name in self.in_integers(signatures, steps)}
 
     def _check_steps(
         self, signatures: Mapping[str, Mapping[str, ServedArray]], steps: Collection[str]
@@ -112,12 +208,22 @@ class Quantization:
         Raises:
           SavingError: it is so.
         """
+        if self.integers_only and (steps or not signatures.keys().isdisjoint(WEIGHT_SIGNATURES)):
+            raise SavingError(
+                Message(
+                    Argument("integers_only"),
+                    " is for models without signatures that change weights or read them, which "
+                    "compute in float32. Leave it out, or leave out these signatures.",
+                )
+            )
         if not signatures.keys() - {*steps, *WEIGHT_SIGNATURES}:
             raise SavingError(
                 Message(
                     "All signatures of the model change weights or read them, and these compute in "
                     "float32. Leave out ",
-                    *(Argument("quantize", self.kind), " and ", Argument(_DATA), "."),
+                    Argument("quantize", self.kind),
+                    *((" and ", Argument(_DATA)) if self.is_measured else ()),
+                    ".",
                 )
             )
         own = self.data if isinstance(self.data, Mapping) else {}
@@ -131,6 +237,8 @@ class Quantization:
                         "float32. Leave it out.",
                     )
                 )
+        if not self.is_measured:
+            return
         without = next((name for name, inputs in signatures.items() if not inputs), None)
         if without is not None:
             raise SavingError(
@@ -174,6 +282,13 @@ class Quantization:
                 raise SavingError(
                     Message(Argument(_DATA), f" has no inputs for the signature {name}.")
                 )
+
+
+def _list_samples(data: Any) -> Any:
+    """Returns representative data that can be iterated more than once."""
+    if isinstance(data, Mapping):
+        return {name: _list_samples(samples) for name, samples in data.items()}
+    return list(data) if isinstance(data, Iterator) else data
 
 
 def _iterate(samples: Any, name: str) -> Iterable[Any]:

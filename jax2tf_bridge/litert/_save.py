@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from jax2tf_bridge._utils import reraise_interrupts
-from jax2tf_bridge.converting import operations_graph
+from jax2tf_bridge.converting import copy_as_operations
 from jax2tf_bridge.errors import Argument, BridgeError, Message, SavingError
 from jax2tf_bridge.litert._comparison import Answers, answers_of_tensorflow, check_model
 from jax2tf_bridge.litert._convert import ConvertedModel, LiteRTSignature, convert_model
-from jax2tf_bridge.litert._quantization import Quantization
-from jax2tf_bridge.saved_model import (
-    GRAPH_FILE,
-    VariableEntry,
-    read_saved_model,
-    read_sidecar,
+from jax2tf_bridge.litert._integers import (
+    OperationCounts,
+    check_ranges,
+    with_integer_ports,
 )
+from jax2tf_bridge.litert._quantization import Quantization
+from jax2tf_bridge.saved_model import VariableEntry, read_sidecar
 from jax2tf_bridge.saving import (
     LITERT_VARIABLES,
     WEIGHT_SIGNATURES,
@@ -31,13 +31,24 @@ from jax2tf_bridge.saving import (
     has_unused_input,
     save_functions,
 )
-from jax2tf_bridge.signatures import Signature, Signatures, keys_as_words, open_params, prepare
+from jax2tf_bridge.signatures import (
+    ServedArray,
+    Signature,
+    Signatures,
+    export_signatures,
+    find_model,
+    keys_as_words,
+    open_params,
+)
 from jax2tf_bridge.storage import AnyPath, as_path, check_file_path, on_disk, replace_file_at
 from jax2tf_bridge.targets import Target
 
-Quantize: TypeAlias = Literal["dynamic_range", "float16", "int8"]
+Quantize: TypeAlias = Literal["dynamic_range", "float16", "int8", "int16x8", "as_trained"]
 
-_TARGET = replace(Target.widest(xla=False), names_lines=True)
+
+def _target_of(quantization: Quantization) -> Target:
+    as_trained = quantization.kind == "as_trained"
+    return replace(Target.widest(xla=False), names_lines=True, computes_as_trained=as_trained)
 
 
 @dataclass(frozen=True)
@@ -49,12 +60,14 @@ class LiteRTModel:
       signatures: the signatures by name.
       size: the size of the file in bytes.
       quantize: the kind of quantization, or None.
+      operations: how many operations compute with integers.
     """
 
     path: AnyPath
     signatures: Mapping[str, LiteRTSignature]
     size: int
-    quantize: str | None = None
+    quantize: str | None
+    operations: OperationCounts
 
     def __str__(self) -> str:
         lines = [f"{self.path}"]
@@ -63,6 +76,8 @@ class LiteRTModel:
             for name, signature in self.signatures.items()
         ]
         quantized = f", quantised: {self.quantize}" if self.quantize else ""
+        if self.quantize in ("int8", "int16x8", "as_trained"):
+            quantized += f", {self.operations}"
         return "\n".join([*lines, f"  {self.size / 1e6:.2f} MB{quantized}"])
 
 
@@ -74,8 +89,10 @@ def save_litert(
     weight_signatures: Sequence[WeightSignature] | None = None,
     quantize: Quantize | None = None,
     representative_data: Mapping[str, Iterable[Any]] | Iterable[Any] | None = None,
+    integers_only: bool = False,
     platforms: Sequence[str] | None = None,
     verify: bool = True,
+    overwrite: bool = False,
 ) -> LiteRTModel:
     """Writes a LiteRT model, a .tflite file of LiteRT's built-in operations.
 
@@ -83,7 +100,7 @@ def save_litert(
     signature runner accepts arrays of any size. LiteRT does not check requirements on sizes.
 
     Args:
-      path: the file. An existing file is replaced when the new one is complete.
+      path: the file, which must not exist.
       signatures: a function, which becomes "serving_default", or a mapping from signature names to
         functions, as in `save`. Each function is a Signature, a JAX function, a PortableFunction,
         or the path of a .jaxfn file. Or the folder of a SavedModel, to convert all its signatures.
@@ -93,23 +110,32 @@ def save_litert(
         updates_params, so that an application can store what the model learned.
       quantize: the treatment of float32 by TFLiteConverter. "dynamic_range" stores weights as int8
         and measures the ranges of values at each call; "float16" stores weights as float16; "int8"
-        computes with integers where possible, in ranges measured with `representative_data`. Inputs
-        and outputs keep their dtypes.
-      representative_data: typical inputs for "int8", for the only signature or by signature.
+        computes with integers where possible, in ranges measured with `representative_data`;
+        "int16x8" does too, with 16 bits for all values but weights. "as_trained" computes with
+        int8 where the function itself rounds numbers to 255 or 256 steps, as in
+        quantization-aware training. Inputs and outputs keep their dtypes.
+      representative_data: typical inputs for "int8" and "int16x8", for the only signature or by
+        signature.
         Signatures that change or read weights take none, and compute in float32. Each
         is a dict of JAX or NumPy arrays by input name, a tuple of them in the order of the inputs,
         or the only input.
+      integers_only: whether "int8", "int16x8" and "as_trained" take and return integers in place of
+        float32, and refuse functions of which a part would be computed in floats. `scales` of a
+        signature says what the integers stand for.
       platforms: the platforms of JAX functions, as in `export`; LiteRT uses the lowering for CPU.
       verify: whether to run the model once in LiteRT's interpreter and compare it with TensorFlow.
         The inputs are `args` and `example` of the Signature, or else random floats and zeros, with
-        open sizes of 2. A quantized model is only checked for NaN and infinity.
+        open sizes of 2. "int8" and "int16x8" are compared at the first representative inputs.
+        These and "as_trained" may differ by a sixteenth of an output's range on average; other
+        quantized models are only checked for NaN and infinity.
+      overwrite: whether to replace a file at `path`, once the new one is complete.
 
     Returns:
       A description of the model: signatures and size. Print it.
 
     Raises:
-      UnsupportedByTargetError: LiteRT has no built-in operation for an operation of the function;
-        the text has its line.
+      UnsupportedByTargetError: LiteRT has no built-in operation for an operation of the function,
+        or with integers_only none on integers; the text has its line.
       SavingError: the signatures or options contradict each other; TensorFlow's converter fails; or
         the model's results differ from TensorFlow's.
       StructureError, ShapeError, DTypeError: the weights do not fit a function, or
@@ -117,6 +143,7 @@ def save_litert(
       FileFormatError: `params` is a file of another format, or is damaged.
       ModuleError: TensorFlow has no operation for an operation of a portable function.
       ExportError: an export fails, as in `export`.
+      FileExistsError: `path` exists and may not be replaced.
       OSError: the file cannot be written; `path` is checked before any work.
 
     >>> import tempfile, numpy as np
@@ -130,15 +157,10 @@ def save_litert(
     >>> print(model.signatures["serving_default"])
     (x: float32[b,3]) -> (output_0: float32[b,2])
     """
-    quantization = Quantization.of(quantize, representative_data)
-    check_file_path(path, bytes_of="save_litert")
-    source = as_path(signatures) if isinstance(signatures, (str, os.PathLike)) else None
-    is_model = source is not None and source.is_dir()
-    if is_model and params is not None:
-        raise SavingError(
-            Message(Argument("params"), " are those of functions; a SavedModel has its own.")
-        )
-    if is_model and weight_signatures is not None:
+    quantization = Quantization.of(quantize, representative_data, integers_only=integers_only)
+    check_file_path(path, bytes_of="save_litert", overwrite=overwrite)
+    source = find_model(signatures, params)
+    if source is not None and weight_signatures is not None:
         raise SavingError(
             Message(
                 Argument("weight_signatures"),
@@ -150,7 +172,7 @@ def save_litert(
         tempfile.TemporaryDirectory(prefix="jax2tf_bridge-") as temporary,
     ):
         folder = Path(temporary, "model")
-        with on_disk(source) if source is not None and is_model else nullcontext() as local:
+        with nullcontext() if source is None else on_disk(source) as local:
             if local is None:
                 model, answers = _save_functions(
                     folder,
@@ -158,11 +180,11 @@ def save_litert(
                     params,
                     weight_signatures,
                     platforms,
+                    quantization,
                     verify=verify,
-                    needs_inputs=quantize == "int8",
                 )
             else:
-                model, answers = _copy_model(local, folder, verify=verify)
+                model, answers = _copy_model(local, folder, quantization, verify=verify)
             check_interrupts()
             try:
                 data = convert_model(model, quantization)
@@ -172,12 +194,20 @@ def save_litert(
                     raise _make_buckets_error(bucketed) from error
                 raise
             check_interrupts()
+            operations = OperationCounts.of(data)
+            if integers_only:
+                operations.check()
             model, answers = _without_unused_inputs(model, answers)
-            check_model(data, answers, model.steps, is_quantized=quantize is not None)
+            names = quantization.in_integers(answers, model.steps)
+            check_ranges(data, answers, names)
+            others = {name: each for name, each in answers.items() if name not in names}
+            check_model(data, others, model.steps, is_quantized=quantize is not None)
+            if integers_only:
+                model = with_integer_ports(model, data)
     check_interrupts()
-    with replace_file_at(path, bytes_of="save_litert") as file:
+    with replace_file_at(path, bytes_of="save_litert", overwrite=overwrite) as file:
         file.write(data)
-    return LiteRTModel(as_path(path), model.signatures, len(data), quantize)
+    return LiteRTModel(as_path(path), model.signatures, len(data), quantize, operations)
 
 
 def _save_functions(
@@ -186,21 +216,16 @@ def _save_functions(
     params: Any,
     weight_signatures: Sequence[WeightSignature] | None,
     platforms: Sequence[str] | None,
+    quantization: Quantization,
     *,
     verify: bool,
-    needs_inputs: bool,
 ) -> tuple[ConvertedModel, dict[str, Answers]]:
     """Saves functions as a SavedModel without gradients."""
     with open_params(params) as weights:
-        prepared = prepare(signatures, weights, platforms, _TARGET)
-        for name, each in prepared.items():
-            _check(name, each.signature)
-        portables = {name: each.with_function() for name, each in prepared.items()}
-        naming_lines = {
-            name: replace(each, function=replace(each.function, target=_TARGET))
-            for name, each in portables.items()
-        }
-        steps = [name for name, each in naming_lines.items() if each.updates_params]
+        because = "LiteRT compiles no sizes and fills in no inputs"
+        target = _target_of(quantization)
+        exported = export_signatures(signatures, weights, platforms, target, because)
+        steps = [name for name, each in exported.items() if each.updates_params]
         extra: Sequence[WeightSignature] = ("get_weights", "set_weights") if steps else ()
         options = SaveOptions(
             trainable=False,
@@ -208,19 +233,34 @@ def _save_functions(
             warm_up=False,
             weight_signatures=extra if weight_signatures is None else weight_signatures,
             for_litert=True,
-            needs_inputs=needs_inputs,
+            needs_inputs=quantization.is_measured,
         )
-        saved = save_functions(folder, naming_lines, keys_as_words(weights), options)
+        saved = save_functions(folder, exported, keys_as_words(weights), options)
     served = {name: (each.inputs, each.outputs) for name, each in saved.signatures.items()}
     answers: dict[str, Answers] = {}
     if verify:  # before the graph is rewritten
         inputs = {
-            name: (prepared[name].signature if name in prepared else Signature(None), sides[0])
-            for name, sides in served.items()
+            name: (exported.get(name, Signature(None)), sides[0]) for name, sides in served.items()
         }
-        inputs = {name: inputs[name] for name in _order_signatures(inputs, steps)}
+        inputs = _with_examples(inputs, quantization, steps)
         answers = answers_of_tensorflow(folder, inputs, steps)
-    return ConvertedModel.read(folder, served, steps=steps), answers
+    model = ConvertedModel.read(folder, served, steps=steps, quantization=quantization)
+    return model, answers
+
+
+_Inputs: TypeAlias = dict[str, tuple[Signature, Mapping[str, ServedArray]]]
+
+
+def _with_examples(inputs: _Inputs, quantization: Quantization, steps: Collection[str]) -> _Inputs:
+    """Orders signatures for calls, with representative inputs as their examples."""
+    examples = quantization.examples({n: served for n, (_, served) in inputs.items()}, steps)
+    ordered = {}
+    for name in _order_signatures(inputs, steps):
+        signature, served = inputs[name]
+        if name in examples:
+            signature = replace(signature, example=examples[name])
+        ordered[name] = (signature, served)
+    return ordered
 
 
 def _without_unused_inputs(
@@ -238,20 +278,6 @@ def _without_unused_inputs(
     return replace(model, signatures=signatures), {
         name: replace(each, inputs=drop(name, each.inputs)) for name, each in answers.items()
     }
-
-
-_PADDING_OPTIONS = ("buckets", "mask", "pad_values", "unchecked_padding")
-
-
-def _check(name: str, signature: Signature) -> None:
-    """Raises for options that TensorFlow Serving knows and LiteRT does not."""
-    options = [option for option in _PADDING_OPTIONS if getattr(signature.padding, option)]
-    options += ["defaults"] if signature.defaults else []
-    if options:
-        raise SavingError(
-            f"The signature {name} has {' and '.join(options)}, and LiteRT compiles no sizes and "
-            "fills in no inputs. Leave them out."
-        )
 
 
 def _order_signatures(names: Iterable[str], steps: Collection[str]) -> list[str]:
@@ -285,36 +311,28 @@ def _list_bucketed_signatures(folder: Path) -> list[str]:
 
 def _make_buckets_error(names: Sequence[str]) -> SavingError:
     """Makes an error for buckets; the converter would name operations that the user cannot see."""
-    said = f"signature {names[0]} has" if len(names) == 1 else f"signatures {', '.join(names)} have"
+    has = f"signature {names[0]} has" if len(names) == 1 else f"signatures {', '.join(names)} have"
     return SavingError(
-        f"The {said} buckets, and TensorFlow's converter for LiteRT fails on the code that pads. "
+        f"The {has} buckets, and TensorFlow's converter for LiteRT fails on the code that pads. "
         "LiteRT compiles no sizes: save the model without buckets, or convert its functions."
     )
 
 
 def _copy_model(
-    source: Path, folder: Path, *, verify: bool
+    source: Path, folder: Path, quantization: Quantization, *, verify: bool
 ) -> tuple[ConvertedModel, dict[str, Answers]]:
     """Makes a SavedModel with the graph of another in operations, and its variables."""
-    contents = read_saved_model(source, accept_any_tool=True)
-    folder.mkdir()
-    graph = (
-        operations_graph(contents, _TARGET)
-        if contents.modules
-        else (source / GRAPH_FILE).read_bytes()
-    )
-    (folder / GRAPH_FILE).write_bytes(graph)
-    for name in ("variables", "assets"):
-        if (source / name).is_dir():
-            os.symlink((source / name).absolute(), folder / name)
+    copy_as_operations(source, folder, _target_of(quantization))
     known = read_sidecar(source)
     if known is not None:
         _check_changes(known[0].updated_variables())
     steps = [] if known is None else [n for n, s in known[0].signatures.items() if s.updates]
-    model = ConvertedModel.read(folder, steps=steps)
+    model = ConvertedModel.read(folder, steps=steps, quantization=quantization)
     answers: dict[str, Answers] = {}
     if verify:
-        inputs = {name: (Signature(None), each.inputs) for name, each in model.signatures.items()}
-        inputs = {name: inputs[name] for name in _order_signatures(inputs, steps)}
+        inputs: _Inputs = {
+            n: (Signature(None), each.inputs) for n, each in model.signatures.items()
+        }
+        inputs = _with_examples(inputs, quantization, steps)
         answers = answers_of_tensorflow(source, inputs, steps)
     return model, answers

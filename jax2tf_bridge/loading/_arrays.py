@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from typing import Any
 
 import jax
@@ -14,24 +13,17 @@ from jax2tf_bridge._dtypes import KEYS, NEED_X64, WIDENED
 from jax2tf_bridge._utils import array_type_text
 from jax2tf_bridge.errors import DTypeError, FileFormatError
 from jax2tf_bridge.portable import Aval
-from jax2tf_bridge.saved_model import BundleEntry, TensorBundle
-from jax2tf_bridge.storage import as_path
+from jax2tf_bridge.saved_model import VARIABLES_FOLDER, BundleEntry, open_variables
+from jax2tf_bridge.storage import AnyPath
 
 
 class SavedVariables:
     """Variables of a SavedModel, read on demand."""
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        """Opens the variables of the SavedModel in a folder, if it has any.
-
-        Raises:
-          FileFormatError: the variables are damaged.
-          OSError: the variables cannot be read.
-        """
-        variables = as_path(folder) / "variables"
-        self._prefix = variables / "variables"
-        exists = (variables / "variables.index").exists()
-        self._bundle = TensorBundle(self._prefix) if exists else None
+    def __init__(self, folder: AnyPath) -> None:
+        """Opens the variables of the SavedModel in a folder; raises as `open_variables` does."""
+        self._prefix = folder / VARIABLES_FOLDER / "variables"
+        self._bundle = open_variables(folder)
 
     def entry(self, key: str) -> BundleEntry:
         """Returns the checkpoint entry of a variable.
@@ -78,7 +70,7 @@ class SavedVariables:
         dtype = aval.op_dtype
         if dtype == "bool" and self.entry(key).dtype == "uint8":
             dtype = "uint8"  # in a model for converters; the bytes are the same
-        data = self.data(key, dtype, concrete_op_shape(aval))
+        data = self.data(key, dtype, aval.known_op_shape)
         if hashlib.sha256(data).hexdigest() != digest:
             raise FileFormatError(
                 f"The variable {key!r} in {self._prefix}.index is not the array that the function "
@@ -86,11 +78,6 @@ class SavedVariables:
                 file=f"{self._prefix}.index",
             )
         return data
-
-
-def concrete_op_shape(aval: Aval) -> tuple[int, ...]:
-    """Returns the shape of a variable as TensorFlow stores it; all its sizes are known."""
-    return tuple(size for size in aval.op_shape if isinstance(size, int))
 
 
 def make_jax_array(data: bytes, aval: Aval, name: str) -> jax.Array:
@@ -115,7 +102,7 @@ def make_jax_array(data: bytes, aval: Aval, name: str) -> jax.Array:
     except TypeError as e:
         raise DTypeError(f"{name} is {aval}, a dtype that JAX {jax.__version__} lacks") from e
     try:
-        shaped = np.frombuffer(data, dtype).reshape(concrete_op_shape(aval))
+        shaped = np.frombuffer(data, dtype).reshape(aval.known_op_shape)
     except ValueError as e:
         raise FileFormatError(
             f"{name} is {aval}, and NumPy has no arrays of this shape: load the SavedModel with "

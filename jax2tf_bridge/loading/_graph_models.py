@@ -35,8 +35,8 @@ from jax2tf_bridge.saved_model import (
     SignaturePort,
     Value,
     read_constant,
+    read_strings,
     read_tensor_spec,
-    read_texts,
     tensor_of,
     variable_name,
     without_casts,
@@ -209,7 +209,6 @@ def _read_constant(node: Node) -> jax.Array:
 
 
 def _check_dtype(name: str, user: str) -> None:
-    """Raises NotCallableError for a dtype that JAX lacks."""
     try:
         known = None if find_dtype(name) is None else jnp.dtype(name)
     except TypeError:
@@ -312,7 +311,7 @@ def _find_checkpoint_keys(model: MetaGraph) -> dict[str, str]:
         else:
             inputs[argument] = Opaque("a file")
     scope = CallScope(model, function, inputs)
-    names_of: dict[Node, Sequence[str]] = {}
+    names_of: dict[Node, Sequence[bytes]] = {}
     for assignment in function.nodes:
         if assignment.op != "AssignVariableOp" or len(assignment.inputs) != 2:
             continue
@@ -324,7 +323,7 @@ def _find_checkpoint_keys(model: MetaGraph) -> dict[str, str]:
 
 
 def _find_restored_key(
-    scope: CallScope, reference: str, names_of: dict[Node, Sequence[str]]
+    scope: CallScope, reference: str, names_of: dict[Node, Sequence[bytes]]
 ) -> str | None:
     """Finds the key that a tensor is restored from.
 
@@ -342,9 +341,9 @@ def _find_restored_key(
             if node not in names_of:
                 names = scope.value(node.inputs[1])
                 tensor = names.node.tensor("value") if isinstance(names, GraphConstant) else None
-                names_of[node] = () if tensor is None else read_texts(tensor)
+                names_of[node] = () if tensor is None else read_strings(tensor)
             keys = names_of[node]
-            return keys[index] if index < len(keys) else None
+            return keys[index].decode(errors="replace") if index < len(keys) else None
         if node.op != "Identity" or not node.inputs:
             return None
         reference = node.inputs[0]

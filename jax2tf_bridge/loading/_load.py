@@ -15,7 +15,6 @@ import jax
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.loading._arrays import (
     SavedVariables,
-    concrete_op_shape,
     make_jax_array,
     make_typed_key,
 )
@@ -136,7 +135,7 @@ def _fill_constants(
     """Inserts the captured arrays into a function and its VJPs."""
     constants = tuple(
         # Constants of higher-order gradients may be missing: the signature does not use them.
-        replace(c, data=arrays.get((c.digest, c.aval.dtype, concrete_op_shape(c.aval))))
+        replace(c, data=arrays.get((c.digest, c.aval.dtype, c.aval.known_op_shape)))
         for c in portable.lifted_constants
     )
     stored_vjp = portable.gradient.vjp
@@ -170,7 +169,7 @@ def _read_weights(
     for entry in sidecar.variables:
         aval = avals.get(entry.path)
         if aval is not None:
-            data = variables.data(entry.key, aval.op_dtype, concrete_op_shape(aval))
+            data = variables.data(entry.key, aval.op_dtype, aval.known_op_shape)
             arrays[entry.path] = make_jax_array(data, aval, f"The weight {entry.path}")
     missing = [path for path in avals if path not in arrays]
     if missing:

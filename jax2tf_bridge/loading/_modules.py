@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from jax2tf_bridge._dtypes import ELEMENT_TYPES
-from jax2tf_bridge.bytecode import read_main_types, version_text
+from jax2tf_bridge.bytecode import read_main_types, read_stablehlo_version, version_text
 from jax2tf_bridge.errors import ModuleError, ShapeError
 from jax2tf_bridge.from_jax import ir, jax_compat
 from jax2tf_bridge.from_jax.stablehlo import (
@@ -31,7 +31,6 @@ from jax2tf_bridge.portable import (
     PortableFunction,
     read_tensor_type,
 )
-from jax2tf_bridge.serialization.jax_exported import read_stablehlo_version
 from jax2tf_bridge.targets import Target
 
 
@@ -148,7 +147,6 @@ class ModuleFunction:
         return function.call_on_leaves(args)
 
     def _check(self, avals: Sequence[Aval]) -> None:
-        """Compares the arguments with the module's argument types."""
         wrong_shapes, wrong_dtypes = [], []
         for place, text in zip(self._callee.kept, self._ins, strict=True):
             label, aval = self._callee.labels[place], avals[place]
@@ -214,7 +212,7 @@ def _refine(
                 f"{str(e) or 'The sizes do not fit together.'}"
             ) from e
         results = [str(t) for t in function_type(find_main(module)).results]
-        refined = jax_compat.serialize_module(module, version_text(newest))
+        refined = jax_compat.serialize_module(module)
     return refined, newest, results
 
 

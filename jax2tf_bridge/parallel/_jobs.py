@@ -123,7 +123,6 @@ def _get_function_name(job: ExportJob) -> str:
 
 
 def _make_unique(name: str, taken: set[str]) -> str:
-    """Returns `name`, or `name_2`, `name_3`, ...: the first that is not taken."""
     number, unique = 1, name
     while unique in taken:
         number += 1
@@ -320,7 +319,8 @@ def _remove_data(job: ExportJob) -> ExportJob:
     function = JaxCallable.of(job.function, caller="ExportJob")
     static = function.static_argnames
     args = tuple(
-        arg if function.is_static(i) else _replace_arrays(arg) for i, arg in enumerate(job.args)
+        arg if i in function.static_argnums else _replace_arrays(arg)
+        for i, arg in enumerate(job.args)
     )
     kwargs = {k: arg if k in static else _replace_arrays(arg) for k, arg in job.kwargs.items()}
     return replace(job, args=args, kwargs=kwargs)
@@ -338,7 +338,7 @@ def _replace_arrays(argument: Any) -> Any:
 def _make_argument_structure(job: ExportJob) -> TreeSpec:
     """Returns the pytree of (args, kwargs) without static arguments: the function's in_tree."""
     function = JaxCallable.of(job.function, caller="ExportJob")
-    args = tuple(arg for i, arg in enumerate(job.args) if not function.is_static(i))
+    args = tuple(arg for i, arg in enumerate(job.args) if i not in function.static_argnums)
     kwargs = {k: arg for k, arg in job.kwargs.items() if k not in function.static_argnames}
     return tree_spec((args, kwargs))
 

@@ -37,7 +37,6 @@ from jax2tf_bridge.portable._consistency import function_problem as function_pro
 from jax2tf_bridge.portable._consistency import has_own_parentheses as has_own_parentheses
 from jax2tf_bridge.portable._consistency import is_digest as is_digest
 from jax2tf_bridge.portable._consistency import vjp_problem as vjp_problem
-from jax2tf_bridge.portable._constant_arrays import read_constant as read_constant
 from jax2tf_bridge.portable._custom_calls import has_kernel as has_kernel
 from jax2tf_bridge.portable._custom_calls import no_handler_text as no_handler_text
 from jax2tf_bridge.portable._custom_calls import releases_that_run as releases_that_run
@@ -64,9 +63,13 @@ from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._portable_function import apply_target as apply_target
 from jax2tf_bridge.portable._portable_function import are_types_checked as are_types_checked
 from jax2tf_bridge.portable._portable_function import as_portable_function as as_portable_function
+from jax2tf_bridge.portable._portable_function import (
+    get_stored_functions as get_stored_functions,
+)
 from jax2tf_bridge.portable._portable_function import key_paths as key_paths
 from jax2tf_bridge.portable._portable_function import keys_text as keys_text
 from jax2tf_bridge.portable._portable_function import mark_types_checked as mark_types_checked
+from jax2tf_bridge.portable._portable_function import read_constant as read_constant
 from jax2tf_bridge.portable._portable_function import unwrap_portable as unwrap_portable
 from jax2tf_bridge.portable._portable_function import without_xla as without_xla
 from jax2tf_bridge.portable._tree_spec import LEAF as LEAF

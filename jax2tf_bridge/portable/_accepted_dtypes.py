@@ -9,15 +9,22 @@ import numpy as np
 from jax2tf_bridge._dtypes import WIDENED, find_dtype
 
 
-def is_accepted_as(leaf: Any, dtype: str) -> bool:
+def is_accepted_as(leaf: Any, dtype: str, *, accepts_bfloat16: bool = False) -> bool:
     """Returns whether an array or number is implicitly accepted as one of a dtype.
 
     The rules are those of JAX and `convert`: 64-bit values are accepted as 32-bit ones, and 8-bit
     dtypes hold the values that JAX stores in fewer bits.
+
+    Args:
+      leaf: the array or number.
+      dtype: the dtype.
+      accepts_bfloat16: whether float32 also holds bfloat16, as in models for converters.
     """
     actual = dtype_name(leaf)
     if actual is None:
         return can_hold_number(leaf, dtype)
+    if accepts_bfloat16 and (actual, dtype) == ("bfloat16", "float32"):
+        return True
     return can_become(actual, dtype) or WIDENED.get(actual) == dtype
 
 

@@ -150,6 +150,11 @@ class Aval:
         return self.shape + self.element_shape
 
     @property
+    def known_op_shape(self) -> tuple[int, ...]:
+        """Its `op_shape` without open sizes. Constants and most weights have none."""
+        return tuple(size for size in self.op_shape if isinstance(size, int))
+
+    @property
     def ndim(self) -> int:
         """Its number of dimensions."""
         return len(self.shape)

@@ -28,7 +28,6 @@ def make_called_function(
     disabled_checks: Sequence[DisabledSafetyCheck],
     has_tokens: bool,
     calling_convention_version: int,
-    nr_devices: int = 1,
     target: Target | None = None,
 ) -> PortableFunction:
     """Makes a portable function of flat arrays from an op's module.
@@ -43,7 +42,6 @@ def make_called_function(
       disabled_checks: custom calls that these name are assumed to have a handler.
       has_tokens: whether the op passes tokens.
       calling_convention_version: the op's calling convention.
-      nr_devices: the number of devices that the module is partitioned over.
       target: the target of the function; by default any consumer that reads the module unchanged.
 
     Raises:
@@ -71,7 +69,6 @@ def make_called_function(
             platforms=tuple(platforms),
             uses_shape_polymorphism=any("?" in t for t in inputs),
             disabled_checks=tuple(disabled_checks),
-            nr_devices=nr_devices,
         ),
         in_avals,
         out_avals,

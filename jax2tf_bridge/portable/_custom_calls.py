@@ -27,6 +27,14 @@ class ModuleForPlatforms(Protocol):
     def disabled_checks(self) -> tuple[DisabledSafetyCheck, ...]:
         """The disabled safety checks."""
 
+    @property
+    def stablehlo_version(self) -> Version | None:
+        """The StableHLO version; None if unknown."""
+
+    @property
+    def calling_convention_version(self) -> int:
+        """The calling convention of XlaCallModule."""
+
 
 def unhandled_calls(
     module: ModuleForPlatforms, names: Iterable[str], newest: Version
@@ -66,21 +74,19 @@ def unhandled_anywhere(module: ModuleForPlatforms, names: Iterable[str]) -> tupl
     return unhandled_calls(module, names, newest)
 
 
-def releases_that_run(module: Module, names: Iterable[str]) -> tuple[str, ...]:
+def releases_that_run(module: ModuleForPlatforms, names: Iterable[str]) -> tuple[str, ...]:
     """Returns the known releases that read the module and have handlers for its custom calls.
 
     Args:
       module: the module.
       names: the targets of its custom calls.
     """
-    names = tuple(names)
-    if has_kernel(module, names):
+    names, version = tuple(names), module.stablehlo_version
+    if version is None or has_kernel(module, names):
         return ()
     return tuple(
         release
-        for release in tensorflow_releases(
-            module.stablehlo_version, module.calling_convention_version
-        )
+        for release in tensorflow_releases(version, module.calling_convention_version)
         if not unhandled_calls(module, names, TENSORFLOW_RELEASES[release][0])
     )
 

@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+import numpy as np
+
+from jax2tf_bridge._dtypes import find_dtype
 from jax2tf_bridge._utils import once_per_object, some
 from jax2tf_bridge.bytecode import version_text
-from jax2tf_bridge.errors import FunctionError
+from jax2tf_bridge.errors import FunctionError, ModuleError
 from jax2tf_bridge.portable._aval import Aval, LiftedConstant, Port, Sharding
 from jax2tf_bridge.portable._custom_calls import (
     custom_calls_of,
@@ -365,6 +368,14 @@ def _is_exported_by_jax(value: object) -> bool:
     return kind.__name__ == "Exported" and kind.__module__.partition(".")[0] == "jax"
 
 
+def get_stored_functions(portable: PortableFunction) -> tuple[PortableFunction, ...]:
+    """Returns the function and its stored VJPs, by order."""
+    functions = [portable]
+    while (vjp := functions[-1].gradient.vjp) is not None:
+        functions.append(vjp)
+    return tuple(functions)
+
+
 def without_xla(portable: PortableFunction, target: Target | None = None) -> PortableFunction:
     """Returns the function, and its gradients, for a consumer without XLA.
 
@@ -394,6 +405,27 @@ def apply_target(portable: PortableFunction, target: Target | None) -> PortableF
     if consumer.xla:
         return portable
     return without_xla(portable, consumer if consumer.for_converters else None)
+
+
+def read_constant(portable: PortableFunction, constant: LiftedConstant) -> np.ndarray:
+    """Returns a constant's array, read-only, in the dtype in which it is passed.
+
+    Raises:
+      ModuleError: the portable function does not hold the array.
+    """
+    if constant.data is None:
+        raise ModuleError(
+            f"{portable.name} captured the array {constant.name or constant.digest} "
+            f"({constant.aval}), which its portable function does not hold: it was written "
+            "without arrays. Write the file with arrays=True, or pass the weights as an argument."
+        )
+    stored, passed = (
+        find_dtype(name) for name in (constant.aval.module_dtype, constant.aval.op_dtype)
+    )
+    assert stored is not None, "a constant has a dtype of the table"
+    assert passed is not None, "a constant has a dtype of the table"
+    array = np.frombuffer(constant.data, stored.numpy()).astype(passed.numpy(), copy=False)
+    return array.reshape(constant.aval.known_op_shape)
 
 
 def key_paths(portable: PortableFunction, weight_count: int) -> tuple[str, ...]:

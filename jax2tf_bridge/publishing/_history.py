@@ -28,8 +28,15 @@ from jax2tf_bridge.publishing._labels import (
     read_labels,
     update_labels,
 )
-from jax2tf_bridge.publishing._manifest import Change, Manifest, Origin, read_manifest
-from jax2tf_bridge.publishing._soundness import check_complete, check_files, check_published
+from jax2tf_bridge.publishing._manifest import (
+    Change,
+    Manifest,
+    Origin,
+    check_complete,
+    check_files,
+    check_published,
+    read_manifest,
+)
 from jax2tf_bridge.publishing._versions import (
     NewVersion,
     keep_existing,

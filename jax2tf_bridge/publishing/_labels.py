@@ -188,14 +188,11 @@ def read_configured_model(root: AnyPath) -> ConfiguredModel | None:
       FileFormatError: the file of models cannot be read.
       OSError: as above.
     """
-    file = locate_model_config(root)
-    if not file.is_file():
-        return None
-    entry = _find_model(_parse(_read_text(file), file), root)
+    entry = _read_entry(root)
     if entry is None:
         return None
     name = next(iter(entry.values("name")), root.name)
-    return ConfiguredModel(name, _read_entry_labels(entry, file))
+    return ConfiguredModel(name, _read_entry_labels(entry, locate_model_config(root)))
 
 
 def read_labels(root: AnyPath) -> dict[str, int]:
@@ -310,10 +307,7 @@ def find_unloaded(
       FileFormatError: the file of models cannot be read.
       OSError: as above.
     """
-    file = locate_model_config(root)
-    if not file.is_file():
-        return []
-    entry = _find_model(_parse(_read_text(file), file), root)
+    entry = _read_entry(root)
     if entry is None:
         return []
     loaded = set(versions)
@@ -324,7 +318,7 @@ def find_unloaded(
             count = int(next(iter(latest.values("num_versions")), "1"), 0)
             loaded &= set(sorted(versions)[-count:])
     if labelled is None:
-        labelled = _read_entry_labels(entry, file).values()
+        labelled = _read_entry_labels(entry, locate_model_config(root)).values()
     return sorted(set(labelled) - loaded)
 
 
@@ -332,6 +326,12 @@ def _lock(file: AnyPath) -> AbstractContextManager[None]:
     if isinstance(file, StoragePath):
         return contextlib.nullcontext()
     return lock_folder(file.parent, _LOCK_SECONDS)
+
+
+def _read_entry(root: AnyPath) -> _Field | None:
+    """Reads the entry of the model in the file of models; None without one."""
+    file = locate_model_config(root)
+    return _find_model(_parse(_read_text(file), file), root) if file.is_file() else None
 
 
 def _read_text(file: AnyPath) -> str:

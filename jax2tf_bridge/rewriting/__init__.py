@@ -1,5 +1,6 @@
 """Rewrites StableHLO programs: tables of patterns, and passes that apply them."""
 
+from jax2tf_bridge.rewriting._fake_quantization import FAKE_QUANTIZE
 from jax2tf_bridge.rewriting._fusions import (
     FLOOR_DIVIDE,
     FLOOR_MODULO,
@@ -48,6 +49,7 @@ __all__ = [
     "COMBINE",
     "DROP_AXES",
     "EXTREME_AND_INDEX",
+    "FAKE_QUANTIZE",
     "FLOOR_DIVIDE",
     "FLOOR_MODULO",
     "INDEX_OPERANDS",

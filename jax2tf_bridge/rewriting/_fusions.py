@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
 
 from jax2tf_bridge._dtypes import dtype_of_element
 from jax2tf_bridge.bytecode import Operation, Value
-from jax2tf_bridge.rewriting._patterns import BROADCASTS, Matcher, Pattern, is_stop_gradient
-from jax2tf_bridge.rewriting._regions import (
-    Reducer,
+from jax2tf_bridge.rewriting._patterns import (
+    BROADCASTS,
+    Matcher,
+    Pattern,
     in_both_orders,
-    match_comparison,
-    match_reducers,
+    is_stop_gradient,
 )
+from jax2tf_bridge.rewriting._regions import Reducer, match_comparison, match_reducers
 from jax2tf_bridge.rewriting._simplifications import PATTERNS_OF_BITS, SIMPLIFICATIONS
 from jax2tf_bridge.rewriting._widening import BFLOAT16_BITS
 
@@ -144,15 +145,11 @@ def _fuse_floor_divide(select: Operation, matcher: Matcher) -> Operation | None:
     x, y = divide.operands
     if matcher.number(less.operands[1]) != 1:
         return None
-    for is_rest, differs in in_both_orders(matcher.maker(flag, "and")):
-        unequal = _match_comparison(is_rest, "NE", matcher)
-        if unequal is None or matcher.number(unequal[1]) != 0:
-            continue
-        remainder = matcher.maker(unequal[0], "remainder")
+    for rest, signs in _find_inexact_divisions(flag, matcher):
+        remainder = matcher.maker(rest, "remainder")
         if remainder is None or not _are_equal(remainder.operands, divide.operands, matcher):
             continue
-        signs = _match_comparison(differs, "NE", matcher)
-        if signs is not None and _is_sign(signs[0], x, matcher) and _is_sign(signs[1], y, matcher):
+        if _is_sign(signs[0], x, matcher) and _is_sign(signs[1], y, matcher):
             return dataclasses.replace(select, name=FLOOR_DIVIDE, operands=(x, y))
     return None
 
@@ -169,16 +166,22 @@ def _fuse_floor_modulo(select: Operation, matcher: Matcher) -> Operation | None:
     x, y = remainder.operands
     if not _is_equal(total.operands[1], y, matcher):
         return None
-    for is_rest, differs in in_both_orders(matcher.maker(flag, "and")):
-        unequal = _match_comparison(is_rest, "NE", matcher)
-        if unequal is None or unequal[0] is not rest or matcher.number(unequal[1]) != 0:
-            continue
-        signs = _match_comparison(differs, "NE", matcher)
-        if signs is None or not _is_negative(signs[0], rest, matcher):
+    for other_rest, signs in _find_inexact_divisions(flag, matcher):
+        if other_rest is not rest or not _is_negative(signs[0], rest, matcher):
             continue
         if _is_negative(signs[1], y, matcher):
             return dataclasses.replace(select, name=FLOOR_MODULO, operands=(x, y))
     return None
+
+
+def _find_inexact_divisions(
+    flag: Value, matcher: Matcher
+) -> Iterator[tuple[Value, tuple[Value, ...]]]:
+    """Yields the remainder that is not 0 and the signs that differ, if both make the flag."""
+    for is_rest, differs in in_both_orders(matcher.maker(flag, "and")):
+        unequal, signs = (_match_comparison(each, "NE", matcher) for each in (is_rest, differs))
+        if unequal is not None and signs is not None and matcher.number(unequal[1]) == 0:
+            yield unequal[0], signs
 
 
 def _match_comparison(flag: Value, direction: str, matcher: Matcher) -> tuple[Value, ...] | None:
@@ -196,7 +199,6 @@ def _is_sign(value: Value, x: Value, matcher: Matcher) -> bool:
 
 
 def _is_negative(flag: Value, x: Value, matcher: Matcher) -> bool:
-    """Returns whether a flag says that x is negative."""
     operands = _match_comparison(flag, "LT", matcher)
     return (
         operands is not None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Collection, Iterator
 
-from jax2tf_bridge.bytecode import Block, Operation, Program, Value
+from jax2tf_bridge.bytecode import Block, InlinedCall, Operation, Program, Value
 from jax2tf_bridge.rewriting._patterns import (
     every_operation,
     replace_bodies,
@@ -21,7 +22,8 @@ def inline_calls(program: Program, composites: Collection[str]) -> Program:
     """Returns the program without calls, and without the functions that nothing else needs.
 
     Calls of missing functions, with the wrong number of arguments, or of functions that call each
-    other without an end stay.
+    other without an end stay. Operations keep the calls of the user's functions that they replace,
+    so that a consumer can make functions of them again.
 
     Args:
       program: the program.
@@ -38,6 +40,7 @@ class _Inlining:
 
     def __init__(self, program: Program, composites: frozenset[str]) -> None:
         self._program, self._composites = program, composites
+        self._users_functions = _find_users_functions(program)
         self._bodies: dict[str, Block] = {}
         self._left = _MAX_OPERATIONS
 
@@ -55,10 +58,12 @@ class _Inlining:
                 regions = tuple(self._without_calls(each, values) for each in operation.regions)
                 operations.append(with_parts(operation, operands, regions))
                 continue
-            new = dict(zip(body.arguments, operands, strict=True))
-            copies = [self._copy(each, new, operation.source) for each in body.operations[:-1]]
-            operations += copies
-            values.update(zip(operation.results, replaced_values(body.returned, new), strict=True))
+            call = _CallState(dict(zip(body.arguments, operands, strict=True)), operation.source)
+            if operation.callee in self._users_functions:
+                call.calls = (InlinedCall(operation.callee, operation.source),)
+            operations += [self._copy(each, call) for each in body.operations[:-1]]
+            results = replaced_values(body.returned, call.values)
+            values.update(zip(operation.results, results, strict=True))
         if all(a is b for a, b in zip(operations, block.operations, strict=False)):
             return block
         return dataclasses.replace(block, operations=tuple(operations))
@@ -73,33 +78,64 @@ class _Inlining:
         parts = len(body.arguments), len(body.returned)
         return body if parts == (len(operation.operands), len(operation.results)) else None
 
-    def _copy(
-        self, operation: Operation, values: dict[Value, Value], line: str | None
-    ) -> Operation:
-        """Copies an operation, with new values for its results.
-
-        Args:
-          operation: the operation.
-          values: the new values of the enclosing blocks; those of the results are added.
-          line: the line of the call, for operations without one.
-        """
+    def _copy(self, operation: Operation, call: _CallState) -> Operation:
+        """Copies an operation of a called function, with new values for its results."""
         self._left -= 1
         results = tuple(Value(value.type) for value in operation.results)
-        operands = replaced_values(operation.operands, values)
-        regions = tuple(self._copy_block(region, values, line) for region in operation.regions)
-        values.update(zip(operation.results, results, strict=True))
+        operands = replaced_values(operation.operands, call.values)
+        regions = tuple(self._copy_block(region, call) for region in operation.regions)
+        call.values.update(zip(operation.results, results, strict=True))
         return dataclasses.replace(
             operation,
             operands=operands,
             results=results,
             regions=regions,
-            source=operation.source or line,
+            source=operation.source or call.source,
+            calls=(*call.calls, *map(call.copy_inner, operation.calls)),
         )
 
-    def _copy_block(self, block: Block, values: dict[Value, Value], line: str | None) -> Block:
+    def _copy_block(self, block: Block, call: _CallState) -> Block:
         arguments = tuple(Value(value.type) for value in block.arguments)
-        values.update(zip(block.arguments, arguments, strict=True))
-        return Block(arguments, tuple(self._copy(each, values, line) for each in block.operations))
+        call.values.update(zip(block.arguments, arguments, strict=True))
+        return Block(arguments, tuple(self._copy(each, call) for each in block.operations))
+
+
+@dataclasses.dataclass
+class _CallState:
+    """A call that is being replaced.
+
+    Attributes:
+      values: the values of the caller by those of the called function.
+      source: the line of the call, for operations without one.
+      calls: the call itself, if the called function is the user's.
+    """
+
+    values: dict[Value, Value]
+    source: str | None
+    calls: tuple[InlinedCall, ...] = ()
+    _inner: dict[InlinedCall, InlinedCall] = dataclasses.field(default_factory=dict)
+
+    def copy_inner(self, call: InlinedCall) -> InlinedCall:
+        """Copies a call within the called function."""
+        return self._inner.setdefault(call, dataclasses.replace(call))
+
+
+def _find_users_functions(program: Program) -> frozenset[str]:
+    """Finds the functions that the user wrote, in contrast to those of JAX.
+
+    The lines of an operation are those of the user, so operations of JAX's functions have the line
+    of the call.
+    """
+    callers: dict[str, set[str | None]] = defaultdict(set)
+    lines: dict[str, set[str | None]] = {}
+    for name, function in program.functions.items():
+        lines[name] = set()
+        for each in every_operation(function.body.operations):
+            if each.name == "call" and each.callee is not None:
+                callers[each.callee].add(each.source)
+            if each.name not in ("constant", "return"):
+                lines[name].add(each.source)
+    return frozenset(name for name in callers if lines.get(name, set()) - callers[name] - {None})
 
 
 def _in_order_of_calls(program: Program) -> list[str]:

@@ -144,14 +144,26 @@ def _make_reduction(
         **{"dimensions": axes, "keeps_axes": keeps_axes},
         **{"reducer": reducer.name, "element": reducer.element},
     }
-    if not keeps_axes:
-        value = Value(result.type)
-        return [Operation(REDUCE, (array,), (value,), attributes, source=reduce.source)]
     shape = tuple(1 if i in axes else size for i, size in enumerate(array.tensor.shape))
-    whole = Value(TensorType(shape, result.tensor.element))
+    type_ = TensorType(shape, result.tensor.element) if keeps_axes else result.type
+    whole = Value(type_)
+    reduction = dataclasses.replace(
+        reduce,
+        name=REDUCE,
+        operands=(array,),
+        results=(whole,),
+        attributes=attributes,
+        regions=(),
+    )
+    if not keeps_axes:
+        return [reduction]
+    last = (Value(result.type),)
+    drop = {"dimensions": axes}
     return [
-        Operation(REDUCE, (array,), (whole,), attributes, source=reduce.source),
-        Operation(DROP_AXES, (whole,), (Value(result.type),), {"dimensions": axes}),
+        reduction,
+        dataclasses.replace(
+            reduction, name=DROP_AXES, operands=(whole,), results=last, attributes=drop
+        ),
     ]
 
 

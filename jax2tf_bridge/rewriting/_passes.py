@@ -12,10 +12,11 @@ from pathlib import Path
 
 from jax2tf_bridge._operations import COMPOSITES
 from jax2tf_bridge.bytecode import Program
+from jax2tf_bridge.rewriting._fake_quantization import FAKE_QUANTIZATIONS, NARROW_PRODUCTS
 from jax2tf_bridge.rewriting._fusions import FUSIONS, FUSIONS_FOR_CONVERTERS
 from jax2tf_bridge.rewriting._inlining import inline_calls
 from jax2tf_bridge.rewriting._operands import PATTERNS_OF_OPERANDS
-from jax2tf_bridge.rewriting._patterns import rewrite
+from jax2tf_bridge.rewriting._patterns import Pattern, rewrite
 from jax2tf_bridge.rewriting._platforms import choose_platform
 from jax2tf_bridge.rewriting._simplifications import PATTERNS_OF_ASSERTIONS
 from jax2tf_bridge.rewriting._widening import widen_bfloat16
@@ -44,6 +45,7 @@ def passes_for_tensorflow(
     platform: int | None,
     checks_sizes: bool,
     for_converters: bool,
+    finds_rounding: bool = False,
 ) -> tuple[Pass, ...]:
     """Returns the passes for TensorFlow's own operations.
 
@@ -52,8 +54,12 @@ def passes_for_tensorflow(
         first argument.
       checks_sizes: whether the program's own assertions on sizes stay.
       for_converters: whether a converter reads TensorFlow's graph.
+      finds_rounding: whether rounding to the steps of integers becomes one operation.
     """
-    fusions = FUSIONS_FOR_CONVERTERS if for_converters else FUSIONS
+    fusions: tuple[Pattern, ...] = FUSIONS_FOR_CONVERTERS if for_converters else FUSIONS
+    fusions = (*fusions, *NARROW_PRODUCTS)
+    if finds_rounding:
+        fusions = (*FAKE_QUANTIZATIONS, *fusions)
     if not checks_sizes:
         fusions = (*PATTERNS_OF_ASSERTIONS, *fusions)
     passes = [Pass("inline", functools.partial(inline_calls, composites=COMPOSITES))]

@@ -77,21 +77,29 @@ class Pattern:
             return None  # whatever handles the invalid operation next reports it
 
 
+def in_both_orders(operation: Operation | None) -> tuple[tuple[Value, Value], ...]:
+    """Returns the operands of a commutative operation in both orders; nothing for None."""
+    if operation is None:
+        return ()
+    left, right = operation.operands
+    return (left, right), (right, left)
+
+
 class Matcher:
     """Operations of a block, as far as they are rewritten already."""
 
     def __init__(self, block: Block, outer: Matcher | None) -> None:
         self._block, self._outer = block, outer
-        self._makers: dict[Value, Operation] = {}
+        self.makers: dict[Value, Operation] = {}
 
     def add(self, operation: Operation) -> None:
         """Adds the next operation of the block."""
         for value in operation.results:
-            self._makers[value] = operation
+            self.makers[value] = operation
 
     def maker(self, value: Value, *names: str) -> Operation | None:
         """Returns the operation of this block that makes a value, if it has one of the names."""
-        operation = self._makers.get(value)
+        operation = self.makers.get(value)
         return operation if operation is not None and operation.name in names else None
 
     def operand(self, value: Value, name: str) -> Value | None:
@@ -128,11 +136,11 @@ class Matcher:
 
     def number(self, value: Value) -> float | None:
         """Returns the common value of all elements of a constant, also of enclosing blocks."""
-        operation = self._find(value)
+        operation = self.find(value)
         is_converted = False
         while operation is not None and operation.name in _SAME_NUMBERS:
             is_converted = is_converted or operation.name == "convert"
-            operation = self._find(operation.operands[0])
+            operation = self.find(operation.operands[0])
         if operation is None or operation.name != "constant":
             return None
         elements = operation.attributes.get("value")
@@ -146,9 +154,10 @@ class Matcher:
         # Every element type has 0 and 1; others may be rounded, or wrap around.
         return number if number in (0, 1) or not is_converted else None
 
-    def _find(self, value: Value) -> Operation | None:
-        operation = self._makers.get(value)
-        return operation or (self._outer._find(value) if self._outer else None)
+    def find(self, value: Value) -> Operation | None:
+        """Returns the operation that makes a value, also in enclosing blocks."""
+        operation = self.makers.get(value)
+        return operation or (self._outer.find(value) if self._outer else None)
 
 
 def rewrite(program: Program, patterns: Iterable[Pattern]) -> Program:

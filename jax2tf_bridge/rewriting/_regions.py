@@ -12,6 +12,7 @@ import numpy as np
 
 from jax2tf_bridge._dtypes import dtype_of_element, find_dtype
 from jax2tf_bridge.bytecode import Block, DenseElements, Operation, Value
+from jax2tf_bridge.rewriting._patterns import Matcher, in_both_orders
 
 _OF_FLAGS: Mapping[str, str] = MappingProxyType(
     {"add": "or", "multiply": "and", "maximum": "or", "minimum": "and"}
@@ -84,32 +85,17 @@ def match_comparison(operation: Operation | None) -> tuple[str, Value, Value] | 
     return operation.text("comparison_direction"), left, right
 
 
-def in_both_orders(operation: Operation | None) -> tuple[tuple[Value, Value], ...]:
-    """Returns the operands of a commutative operation in both orders; nothing for None."""
-    if operation is None:
-        return ()
-    left, right = operation.operands
-    return (left, right), (right, left)
-
-
-class _Body:
+class _Body(Matcher):
     """Block whose values can be traced back to their operations."""
 
     def __init__(
         self, block: Block, are_equal: Callable[[Value, Value], bool] = operator.is_
     ) -> None:
         """Stores the block; `are_equal` compares two values of enclosing blocks."""
+        super().__init__(block, None)
         self.block, self.are_equal = block, are_equal
-        self.makers: dict[Value, tuple[Operation, int]] = {
-            value: (operation, i)
-            for operation in block.operations
-            for i, value in enumerate(operation.results)
-        }
-
-    def maker(self, value: Value, *names: str) -> Operation | None:
-        """Returns the operation of this block that makes a value, or None."""
-        operation = self.makers[value][0] if value in self.makers else None
-        return operation if operation is not None and operation.name in names else None
+        for operation in block.operations:
+            self.add(operation)
 
     def argument(self, value: Value) -> int | None:
         """Returns the index of the block's argument that a value is, or None."""
@@ -140,10 +126,10 @@ class _Body:
             return (
                 self._is_outside(left) and self._is_outside(right) and self.are_equal(left, right)
             )
-        (one, i), (other, j) = self.makers[left], self.makers[right]
+        one, other = self.makers[left], self.makers[right]
         return (
             one.name == other.name
-            and i == j
+            and one.results.index(left) == other.results.index(right)
             and not one.regions
             and not other.regions
             and _attributes_equal(one.attributes, other.attributes)
@@ -162,7 +148,7 @@ class _Body:
             return pairs.get(value) is value
         if value not in self.makers:
             return True
-        return all(self._is_fixed(operand, pairs) for operand in self.makers[value][0].operands)
+        return all(self._is_fixed(operand, pairs) for operand in self.makers[value].operands)
 
     def computing(self, value: Value, arguments: Sequence[Value]) -> Block:
         """Makes a block that computes a value from some of the arguments."""

@@ -6,7 +6,7 @@ Grappler, LiteRT and other consumers fuse Relu, Relu6 and BiasAdd with the opera
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
 import numpy as np
@@ -19,6 +19,7 @@ from jax2tf_bridge.rewriting._patterns import (
     Pattern,
     Replacement,
     Rewritten,
+    in_both_orders,
 )
 from jax2tf_bridge.rewriting._widening import BFLOAT16_BITS
 
@@ -34,12 +35,6 @@ _FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
 _INTEGERS = frozenset({"int", "uint"})
 _MAX_BIAS_AXES = 5
 """Maximum rank of the first operand of BiasAdd."""
-
-
-def _either_order(operation: Operation) -> Iterator[tuple[Value, Value]]:
-    left, right = operation.operands
-    yield left, right
-    yield right, left
 
 
 # Operations that change nothing.
@@ -63,7 +58,7 @@ def _drop_identity(operation: Operation, matcher: Matcher) -> Replacement | None
     (result,) = operation.results
     if dtype_of_element(result.tensor.element).kind not in kinds:
         return None
-    orders = [operation.operands] if operation.name in _ORDERED else _either_order(operation)
+    orders = in_both_orders(operation)[: 1 if operation.name in _ORDERED else 2]
     for value, other in orders:
         number = matcher.number(other)
         if number != identity or value.type != result.type:
@@ -86,14 +81,14 @@ def _choose_operand(select: Operation, matcher: Matcher) -> Replacement | None:
 
 
 def _simplify_maximum(maximum: Operation, matcher: Matcher) -> Operation | None:
-    for value, other in _either_order(maximum):
+    for value, other in in_both_orders(maximum):
         if value.tensor.element in _FLOATS and matcher.number(other) == 0:
             return dataclasses.replace(maximum, name=RELU, operands=(value,))
     return None
 
 
 def _simplify_minimum(minimum: Operation, matcher: Matcher) -> Operation | None:
-    for value, other in _either_order(minimum):
+    for value, other in in_both_orders(minimum):
         relu = matcher.maker(value, RELU)
         if relu is not None and matcher.number(other) == 6:
             return dataclasses.replace(minimum, name=RELU6, operands=relu.operands)
@@ -127,7 +122,7 @@ _PRODUCTS = ("dot", "dot_general", "convolution", "dynamic_conv")
 
 
 def _simplify_add(add: Operation, matcher: Matcher) -> Operation | None:
-    for value, other in _either_order(add):
+    for value, other in in_both_orders(add):
         kind = value.tensor
         if kind.element not in _FLOATS or not 2 <= len(kind.shape) <= _MAX_BIAS_AXES:
             continue
@@ -260,7 +255,7 @@ def _simplify_bits(bitcast: Operation, matcher: Matcher) -> Operation | None:
     either = matcher.maker(bits, "or")
     if n_bits is None or either is None or bits.tensor.shape != result.tensor.shape:
         return None
-    for fraction, one in _either_order(either):
+    for fraction, one in in_both_orders(either):
         if matcher.number(one) != _ONE >> 7 << n_bits or _count_bits(fraction, matcher) > n_bits:
             continue
         attributes = {"fraction_bits": n_bits}

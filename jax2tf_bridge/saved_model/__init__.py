@@ -1,161 +1,78 @@
 """Reads and patches SavedModels; imports neither jax nor tensorflow."""
 
-from jax2tf_bridge.saved_model._crc32c import is_fast
-from jax2tf_bridge.saved_model._dataflow import (
-    CallScope,
-    Cast,
-    FlatArgument,
-    GraphConstant,
-    GraphVariable,
-    Input,
-    ModuleCall,
-    ModuleResult,
-    Opaque,
-    Value,
-    without_casts,
-)
-from jax2tf_bridge.saved_model._editing import (
-    NewModule,
-    check_place,
-    edit_copy,
-    replace_file,
-    replace_modules,
-)
-from jax2tf_bridge.saved_model._entry_points import (
-    CalledModule,
-    EntryPoint,
-    GradientOrders,
-    read_module_call,
-)
-from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph, Node, tensor_of
-from jax2tf_bridge.saved_model._json_files import NewerFormatError, read_format, read_json
-from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, SignaturePort
-from jax2tf_bridge.saved_model._protobuf import ProtoMessage, bytes_field, varint_field
-from jax2tf_bridge.saved_model._reading import (
-    GRAPH_FILE,
-    VARIABLES_FOLDER,
-    SavedModelContents,
-    read_message,
-    read_saved_model,
-    read_saved_weights,
-    read_serving_graph,
-)
-from jax2tf_bridge.saved_model._schema import ModelSpecField, PredictionLogField, RequestField
-from jax2tf_bridge.saved_model._sidecar import (
-    FILE_NAME,
-    MANIFEST,
-    MAX_GRADIENT_ORDERS,
-    RECORDS,
-    SIDECAR,
-    ArrayEntry,
-    ConstantEntry,
-    Sidecar,
-    SignatureEntry,
-    VariableEntry,
-    bucket_texts,
-    needs_x64,
-    padding_texts,
-    read_sidecar,
-    write_sidecar,
-)
-from jax2tf_bridge.saved_model._signature_sizes import find_input_shapes, iterate_input_sizes
-from jax2tf_bridge.saved_model._tensor_bundle import (
-    BundleEntry,
-    NewTensor,
-    TensorBundle,
-    append_tensors,
-    variable_name,
-)
-from jax2tf_bridge.saved_model._tensors import (
-    TensorSpec,
-    read_constant,
-    read_strings,
-    read_tensor_spec,
-    read_texts,
-)
-from jax2tf_bridge.saved_model._warm_up import (
-    SERVING_DEFAULT,
-    WARM_UP,
-    Request,
-    read_requests,
-    write_records,
-)
-
-__all__ = [
-    "CALL_MODULE",
-    "FILE_NAME",
-    "GRAPH_FILE",
-    "MANIFEST",
-    "MAX_GRADIENT_ORDERS",
-    "RECORDS",
-    "SERVING_DEFAULT",
-    "SIDECAR",
-    "VARIABLES_FOLDER",
-    "WARM_UP",
-    "ArrayEntry",
-    "BundleEntry",
-    "CallScope",
-    "CalledModule",
-    "Cast",
-    "ConstantEntry",
-    "EntryPoint",
-    "FlatArgument",
-    "GradientOrders",
-    "Graph",
-    "GraphConstant",
-    "GraphSignature",
-    "GraphVariable",
-    "Input",
-    "MetaGraph",
-    "ModelSpecField",
-    "ModuleCall",
-    "ModuleResult",
-    "NewModule",
-    "NewTensor",
-    "NewerFormatError",
-    "Node",
-    "Opaque",
-    "PredictionLogField",
-    "ProtoMessage",
-    "Request",
-    "RequestField",
-    "SavedModelContents",
-    "Sidecar",
-    "SignatureEntry",
-    "SignaturePort",
-    "TensorBundle",
-    "TensorSpec",
-    "Value",
-    "VariableEntry",
-    "append_tensors",
-    "bucket_texts",
-    "bytes_field",
-    "check_place",
-    "edit_copy",
-    "find_input_shapes",
-    "is_fast",
-    "iterate_input_sizes",
-    "needs_x64",
-    "padding_texts",
-    "read_constant",
-    "read_format",
-    "read_json",
-    "read_message",
-    "read_module_call",
-    "read_requests",
-    "read_saved_model",
-    "read_saved_weights",
-    "read_serving_graph",
-    "read_sidecar",
-    "read_strings",
-    "read_tensor_spec",
-    "read_texts",
-    "replace_file",
-    "replace_modules",
-    "tensor_of",
-    "variable_name",
-    "varint_field",
-    "without_casts",
-    "write_records",
-    "write_sidecar",
-]
+from jax2tf_bridge.saved_model._crc32c import is_fast as is_fast
+from jax2tf_bridge.saved_model._dataflow import CallScope as CallScope
+from jax2tf_bridge.saved_model._dataflow import Cast as Cast
+from jax2tf_bridge.saved_model._dataflow import FlatArgument as FlatArgument
+from jax2tf_bridge.saved_model._dataflow import GraphConstant as GraphConstant
+from jax2tf_bridge.saved_model._dataflow import GraphVariable as GraphVariable
+from jax2tf_bridge.saved_model._dataflow import Input as Input
+from jax2tf_bridge.saved_model._dataflow import ModuleCall as ModuleCall
+from jax2tf_bridge.saved_model._dataflow import ModuleResult as ModuleResult
+from jax2tf_bridge.saved_model._dataflow import Opaque as Opaque
+from jax2tf_bridge.saved_model._dataflow import Value as Value
+from jax2tf_bridge.saved_model._dataflow import without_casts as without_casts
+from jax2tf_bridge.saved_model._editing import NewModule as NewModule
+from jax2tf_bridge.saved_model._editing import check_place as check_place
+from jax2tf_bridge.saved_model._editing import edit_copy as edit_copy
+from jax2tf_bridge.saved_model._editing import replace_file as replace_file
+from jax2tf_bridge.saved_model._editing import replace_modules as replace_modules
+from jax2tf_bridge.saved_model._entry_points import CalledModule as CalledModule
+from jax2tf_bridge.saved_model._entry_points import EntryPoint as EntryPoint
+from jax2tf_bridge.saved_model._entry_points import GradientOrders as GradientOrders
+from jax2tf_bridge.saved_model._entry_points import read_module_call as read_module_call
+from jax2tf_bridge.saved_model._graph import CALL_MODULE as CALL_MODULE
+from jax2tf_bridge.saved_model._graph import Graph as Graph
+from jax2tf_bridge.saved_model._graph import Node as Node
+from jax2tf_bridge.saved_model._graph import tensor_of as tensor_of
+from jax2tf_bridge.saved_model._meta_graph import GraphSignature as GraphSignature
+from jax2tf_bridge.saved_model._meta_graph import MetaGraph as MetaGraph
+from jax2tf_bridge.saved_model._meta_graph import SignaturePort as SignaturePort
+from jax2tf_bridge.saved_model._reading import GRAPH_FILE as GRAPH_FILE
+from jax2tf_bridge.saved_model._reading import VARIABLES_FOLDER as VARIABLES_FOLDER
+from jax2tf_bridge.saved_model._reading import SavedModelContents as SavedModelContents
+from jax2tf_bridge.saved_model._reading import open_variables as open_variables
+from jax2tf_bridge.saved_model._reading import read_message as read_message
+from jax2tf_bridge.saved_model._reading import read_saved_model as read_saved_model
+from jax2tf_bridge.saved_model._reading import read_saved_weights as read_saved_weights
+from jax2tf_bridge.saved_model._reading import read_serving_graph as read_serving_graph
+from jax2tf_bridge.saved_model._schema import ModelSpecField as ModelSpecField
+from jax2tf_bridge.saved_model._schema import PredictionLogField as PredictionLogField
+from jax2tf_bridge.saved_model._schema import RequestField as RequestField
+from jax2tf_bridge.saved_model._sidecar import FILE_NAME as FILE_NAME
+from jax2tf_bridge.saved_model._sidecar import MANIFEST as MANIFEST
+from jax2tf_bridge.saved_model._sidecar import MAX_GRADIENT_ORDERS as MAX_GRADIENT_ORDERS
+from jax2tf_bridge.saved_model._sidecar import RECORDS as RECORDS
+from jax2tf_bridge.saved_model._sidecar import SIDECAR as SIDECAR
+from jax2tf_bridge.saved_model._sidecar import ArrayEntry as ArrayEntry
+from jax2tf_bridge.saved_model._sidecar import ConstantEntry as ConstantEntry
+from jax2tf_bridge.saved_model._sidecar import NewerFormatError as NewerFormatError
+from jax2tf_bridge.saved_model._sidecar import Sidecar as Sidecar
+from jax2tf_bridge.saved_model._sidecar import SignatureEntry as SignatureEntry
+from jax2tf_bridge.saved_model._sidecar import VariableEntry as VariableEntry
+from jax2tf_bridge.saved_model._sidecar import bucket_texts as bucket_texts
+from jax2tf_bridge.saved_model._sidecar import needs_x64 as needs_x64
+from jax2tf_bridge.saved_model._sidecar import padding_texts as padding_texts
+from jax2tf_bridge.saved_model._sidecar import read_format as read_format
+from jax2tf_bridge.saved_model._sidecar import read_json as read_json
+from jax2tf_bridge.saved_model._sidecar import read_sidecar as read_sidecar
+from jax2tf_bridge.saved_model._sidecar import write_sidecar as write_sidecar
+from jax2tf_bridge.saved_model._signature_sizes import find_input_shapes as find_input_shapes
+from jax2tf_bridge.saved_model._signature_sizes import iterate_input_sizes as iterate_input_sizes
+from jax2tf_bridge.saved_model._tensor_bundle import BundleEntry as BundleEntry
+from jax2tf_bridge.saved_model._tensor_bundle import NewTensor as NewTensor
+from jax2tf_bridge.saved_model._tensor_bundle import TensorBundle as TensorBundle
+from jax2tf_bridge.saved_model._tensor_bundle import append_tensors as append_tensors
+from jax2tf_bridge.saved_model._tensor_bundle import variable_name as variable_name
+from jax2tf_bridge.saved_model._tensors import TensorSpec as TensorSpec
+from jax2tf_bridge.saved_model._tensors import read_constant as read_constant
+from jax2tf_bridge.saved_model._tensors import read_strings as read_strings
+from jax2tf_bridge.saved_model._tensors import read_tensor_spec as read_tensor_spec
+from jax2tf_bridge.saved_model._warm_up import SERVING_DEFAULT as SERVING_DEFAULT
+from jax2tf_bridge.saved_model._warm_up import WARM_UP as WARM_UP
+from jax2tf_bridge.saved_model._warm_up import Request as Request
+from jax2tf_bridge.saved_model._warm_up import read_requests as read_requests
+from jax2tf_bridge.saved_model._warm_up import write_records as write_records
+from jax2tf_bridge.serialization import ProtoMessage as ProtoMessage
+from jax2tf_bridge.serialization import bytes_field as bytes_field
+from jax2tf_bridge.serialization import varint_field as varint_field

@@ -12,19 +12,12 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
 from jax2tf_bridge.errors import FileFormatError, make_path_error
 from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph
-from jax2tf_bridge.saved_model._protobuf import (
-    BYTES,
-    ProtoMessage,
-    bytes_field,
-    tag,
-    varint,
-    varint_field,
-)
 from jax2tf_bridge.saved_model._reading import GRAPH_FILE, MAX_MESSAGE_BYTES
 from jax2tf_bridge.saved_model._schema import (
     AttributeField,
@@ -36,6 +29,14 @@ from jax2tf_bridge.saved_model._schema import (
     SavedModelField,
 )
 from jax2tf_bridge.saved_model._sidecar import MANIFEST
+from jax2tf_bridge.serialization import (
+    BYTES,
+    ProtoMessage,
+    bytes_field,
+    tag,
+    varint,
+    varint_field,
+)
 from jax2tf_bridge.storage import AnyPath, on_disk, whole_directory
 
 _SHARDY = "use_shardy_partitioner"
@@ -115,20 +116,18 @@ class NewModule:
 
 @dataclass(frozen=True)
 class Pieces:
-    """Pieces of bytes to write in sequence, with their total size."""
+    """Pieces of bytes to write in sequence."""
 
-    parts: tuple[bytes | memoryview, ...]
-    size: int
+    parts: Sequence[bytes | memoryview]
 
-    @staticmethod
-    def of(parts: Sequence[bytes | memoryview]) -> Pieces:
-        """Computes the total size of the parts."""
-        return Pieces(tuple(parts), sum(map(len, parts)))
+    @cached_property
+    def size(self) -> int:
+        """The total number of bytes."""
+        return sum(map(len, self.parts))
 
     def write(self, file: BinaryIO) -> None:
         """Writes the pieces to a file."""
-        for part in self.parts:
-            file.write(part)
+        file.writelines(self.parts)
 
 
 _Edits: TypeAlias = "Mapping[int, Callable[[ProtoMessage], Pieces | None] | _Edits]"
@@ -158,7 +157,7 @@ def replace_modules(saved_model: ProtoMessage, modules: Sequence[NewModule]) -> 
     edits: _Edits = {SavedModelField.META_GRAPHS: {MetaGraphField.GRAPH: graph}}
     whole = _apply_edits(saved_model, edits)
     if whole is None:
-        whole = Pieces.of([memoryview(saved_model.data)[saved_model.start : saved_model.end]])
+        whole = Pieces([memoryview(saved_model.data)[saved_model.start : saved_model.end]])
     if whole.size > MAX_MESSAGE_BYTES:
         raise FileFormatError(
             f"The file {saved_model.file} would have {whole.size:,} bytes, and TensorFlow reads at "
@@ -198,7 +197,7 @@ def _apply_edits(message: ProtoMessage, edits: _Edits) -> Pieces | None:
     if not parts:
         return None
     parts.append(view[kept_from : message.end])
-    return Pieces.of(parts)
+    return Pieces(parts)
 
 
 def _with_module(node: ProtoMessage, new: NewModule) -> Pieces:
@@ -220,4 +219,4 @@ def _with_module(node: ProtoMessage, new: NewModule) -> Pieces:
     entry = bytes_field(1, "module") + tag(2, BYTES) + varint(len(value) + size) + value
     parts.append(tag(NodeField.ATTRIBUTES, BYTES) + varint(len(entry) + size) + entry)
     parts.append(new.module)
-    return Pieces.of(parts)
+    return Pieces(parts)

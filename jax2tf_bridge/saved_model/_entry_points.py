@@ -6,12 +6,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from jax2tf_bridge.bytecode import Version
+from jax2tf_bridge.bytecode import Version, read_stablehlo_version
 from jax2tf_bridge.portable import DisabledSafetyCheck
 from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph, Node, tensor_of
 from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, SignaturePort
 from jax2tf_bridge.saved_model._tensors import TensorSpec, read_tensor_spec
-from jax2tf_bridge.serialization.jax_exported import read_stablehlo_version
 
 _MAX_ENTRIES = 256
 """Maximum number of signatures and methods to analyse; each may reach the whole graph."""
@@ -122,7 +121,7 @@ class ReachableFunctions:
     missing: frozenset[str]
 
 
-def reach_from_tensors(graph: Graph, tensors: Iterable[str]) -> ReachableFunctions:
+def _reach_from_tensors(graph: Graph, tensors: Iterable[str]) -> ReachableFunctions:
     """Finds what runs to compute tensors of the main graph ("StatefulPartitionedCall:0")."""
     by_name = graph.main.by_name
     waiting = [tensor_of(tensor)[0] for tensor in tensors]
@@ -138,11 +137,6 @@ def reach_from_tensors(graph: Graph, tensors: Iterable[str]) -> ReachableFunctio
                 seen.add(name)
                 waiting.append(name)
     return _follow(graph, {"": needed}, [("", 0)])
-
-
-def reach_from_functions(graph: Graph, names: Iterable[str]) -> ReachableFunctions:
-    """Finds what runs when these functions are called."""
-    return _follow(graph, {}, [(name, 0) for name in dict.fromkeys(names)])
 
 
 def _follow(
@@ -177,21 +171,6 @@ def _follow(
                 waiting.append((gradient, order + 1))
     names = frozenset(node.name for node in main.get("", ()))
     return ReachableFunctions(orders, names, frozenset(unregistered), frozenset(missing))
-
-
-@dataclass(frozen=True)
-class EntryPoints:
-    """Signatures and methods of a graph.
-
-    Attributes:
-      entries: the signatures, then the methods that run modules.
-      more: the number of others, which were not analysed.
-      missing: called functions that the file does not have.
-    """
-
-    entries: tuple[EntryPoint, ...]
-    more: int
-    missing: tuple[str, ...]
 
 
 def iterate_modules(graph: Graph, first: int) -> Iterator[CalledModule]:
@@ -230,7 +209,7 @@ def read_module_call(number: int, function: str, node: Node) -> CalledModule:
     )
 
 
-def constants(graph: Graph) -> Iterator[StoredConstant]:
+def iterate_constants(graph: Graph) -> Iterator[StoredConstant]:
     """Yields the constant arrays of a graph."""
     for function, node in graph.every_node():
         tensor = node.tensor("value") if node.op == "Const" else None
@@ -238,12 +217,18 @@ def constants(graph: Graph) -> Iterator[StoredConstant]:
             yield StoredConstant(function, node.name, read_tensor_spec(tensor), len(tensor))
 
 
-def entry_points(meta_graph: MetaGraph, modules: Sequence[CalledModule]) -> EntryPoints:
+def find_entry_points(
+    meta_graph: MetaGraph, modules: Sequence[CalledModule]
+) -> tuple[list[EntryPoint], int, list[str]]:
     """Finds the signatures and methods of a graph.
 
     Args:
       meta_graph: the graph.
       modules: the modules of the graph.
+
+    Returns:
+      The signatures, then the methods that run modules; the number of others, which were not
+      analysed; and the called functions that the file does not have.
     """
     graph, signatures = meta_graph.graph, meta_graph.signatures
     methods = {} if meta_graph.objects is None else meta_graph.objects.methods
@@ -251,10 +236,13 @@ def entry_points(meta_graph: MetaGraph, modules: Sequence[CalledModule]) -> Entr
     method_names = list(methods)[: _MAX_ENTRIES - len(names)]
     more = len(signatures) + len(methods) - len(names) - len(method_names)
     by_signature = {
-        name: reach_from_tensors(graph, [o.tensor for o in signatures[name].outputs.values()])
+        name: _reach_from_tensors(graph, [o.tensor for o in signatures[name].outputs.values()])
         for name in names
     }
-    by_method = {name: reach_from_functions(graph, methods[name]) for name in method_names}
+    by_method = {
+        name: _follow(graph, {}, [(function, 0) for function in methods[name]])
+        for name in method_names
+    }
     derived = {
         function
         for reached in (*by_signature.values(), *by_method.values())
@@ -273,8 +261,7 @@ def entry_points(meta_graph: MetaGraph, modules: Sequence[CalledModule]) -> Entr
             entry = _entry(graph, name, None, reached, modules)
             if entry.modules:
                 entries.append(entry)
-    every = dict.fromkeys(name for names in missing for name in sorted(names))
-    return EntryPoints(tuple(entries), more, tuple(every))
+    return entries, more, [name for names in missing for name in sorted(names)]
 
 
 def _entry(

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.saved_model._protobuf import BYTES, ProtoField, ProtoMessage
 from jax2tf_bridge.saved_model._schema import (
     AttributeField,
     FunctionField,
@@ -18,6 +17,7 @@ from jax2tf_bridge.saved_model._schema import (
     OpField,
 )
 from jax2tf_bridge.saved_model._tensors import Shape, dtype_name, read_shape
+from jax2tf_bridge.serialization import BYTES, ProtoField, ProtoMessage
 
 _NUMBERS = frozenset({AttributeField.INTEGER, AttributeField.FLAG})
 _NO_LINKS: tuple[tuple[str, ...], str] = ((), "")

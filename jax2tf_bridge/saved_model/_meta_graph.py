@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from jax2tf_bridge.saved_model._graph import Graph
-from jax2tf_bridge.saved_model._protobuf import ProtoMessage
 from jax2tf_bridge.saved_model._schema import (
     CapturedTensorField,
     ConcreteFunctionField,
@@ -22,6 +21,7 @@ from jax2tf_bridge.saved_model._schema import (
     VariableField,
 )
 from jax2tf_bridge.saved_model._tensors import TensorSpec, read_spec
+from jax2tf_bridge.serialization import ProtoMessage
 
 _SIGNATURES = "signatures"
 """Attribute of the root that has the signatures; they are read from the MetaGraphDef instead."""

@@ -23,16 +23,16 @@ from jax2tf_bridge.saved_model._entry_points import (
     CalledModule,
     EntryPoint,
     StoredConstant,
-    constants,
-    entry_points,
+    find_entry_points,
+    iterate_constants,
     iterate_modules,
 )
 from jax2tf_bridge.saved_model._meta_graph import MetaGraph, ModelVariable, SignaturePort
-from jax2tf_bridge.saved_model._protobuf import ProtoMessage
 from jax2tf_bridge.saved_model._schema import SavedModelField
-from jax2tf_bridge.saved_model._sidecar import SIDECAR, sidecar_facts
+from jax2tf_bridge.saved_model._sidecar import SIDECAR, read_sidecar_facts
 from jax2tf_bridge.saved_model._tensor_bundle import TensorBundle, variable_name
 from jax2tf_bridge.saved_model._warm_up import WarmUp, read_warm_up
+from jax2tf_bridge.serialization import ProtoMessage
 from jax2tf_bridge.storage import AnyPath, as_path, walk_files
 
 GRAPH_FILE = "saved_model.pb"
@@ -115,11 +115,11 @@ def read_saved_model(
     for each in graphs:
         own = list(iterate_modules(each.graph, len(modules)))
         modules += own
-        arrays += constants(each.graph)
-        points = entry_points(each, own)
-        entries += points.entries
-        more += points.more
-        missing |= dict.fromkeys(points.missing)
+        arrays += iterate_constants(each.graph)
+        own_entries, own_more, own_missing = find_entry_points(each, own)
+        entries += own_entries
+        more += own_more
+        missing |= dict.fromkeys(own_missing)
     # Models that save() writes for a target without XLA have no modules.
     if not (modules or accept_any_tool or (folder / SIDECAR).exists()):
         raise FileFormatError(
@@ -127,7 +127,7 @@ def read_saved_model(
             "or the bridge converted to StableHLO.",
             file=str(folder),
         )
-    sidecar, problem = sidecar_facts(folder)
+    sidecar, problem = read_sidecar_facts(folder)
     variables = tuple(v for each in graphs for v in each.variables())
     files = dict(islice(walk_files(folder), _MAX_FILES))
     return SavedModelContents(
@@ -252,9 +252,7 @@ def read_saved_weights(folder: AnyPath) -> dict[str, np.ndarray[Any, Any]]:
       MissingDependencyError: a dtype needs ml_dtypes, which is not installed.
     """
     read_message(folder)  # raises if it is not a SavedModel
-    prefix = folder / VARIABLES_FOLDER / "variables"
-    index = prefix.with_name("variables.index")
-    bundle = TensorBundle(prefix) if index.exists() else None
+    bundle = open_variables(folder)
     keys = {variable_name(key): key for key in (bundle.entries if bundle else ())}
     weights = {
         name.removeprefix(_PARAMS): _array(bundle, key)
@@ -271,6 +269,17 @@ def read_saved_weights(folder: AnyPath) -> dict[str, np.ndarray[Any, Any]]:
             file=str(folder),
         )
     return weights
+
+
+def open_variables(folder: AnyPath) -> TensorBundle | None:
+    """Opens the variables of a SavedModel; None if it has none.
+
+    Raises:
+      FileFormatError: the variables are damaged.
+      OSError: the variables cannot be read.
+    """
+    prefix = folder / VARIABLES_FOLDER / "variables"
+    return TensorBundle(prefix) if prefix.with_name("variables.index").exists() else None
 
 
 def _array(bundle: TensorBundle, key: str) -> np.ndarray[Any, Any]:

@@ -18,7 +18,6 @@ from jax2tf_bridge._dtypes import NEED_X64, dtype_holds
 from jax2tf_bridge._utils import JsonProblem, JsonValue, number_of
 from jax2tf_bridge.errors import FileFormatError, SavingError
 from jax2tf_bridge.portable import PortableFunction, is_digest
-from jax2tf_bridge.saved_model._json_files import NewerFormatError, read_format, read_json
 from jax2tf_bridge.serialization import collect_vjps, read_function, write_function
 from jax2tf_bridge.storage import AnyPath
 
@@ -36,6 +35,44 @@ MAX_GRADIENT_ORDERS = 200
 
 FILE_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}\.jaxfn")
 """Pattern of the file names below RECORDS."""
+
+
+class NewerFormatError(JsonProblem):
+    """The file has a format that this bridge does not know."""
+
+
+def read_json(file: AnyPath, max_bytes: int) -> JsonValue:
+    """Reads a JSON file.
+
+    Raises:
+      JsonProblem: it is not a regular file, is too large, or is not JSON in UTF-8.
+      OSError: it cannot be read.
+    """
+    if not file.is_file():
+        raise JsonProblem("it is not a regular file")
+    size = file.stat().st_size
+    if size > max_bytes:
+        raise JsonProblem(f"it has {size} bytes, and at most {max_bytes} are read")
+    try:
+        return JsonValue.of(file.read_bytes().decode())
+    except UnicodeDecodeError as e:
+        raise JsonProblem(f"byte {e.start} is not UTF-8") from e
+
+
+def read_format(root: JsonValue, newest: int) -> int:
+    """Returns the format number of a file.
+
+    Raises:
+      NewerFormatError: it is larger than `newest`; the text follows the path of the file.
+      JsonProblem: there is no number.
+    """
+    version = root.get("format").integer(1)
+    if version > newest:
+        raise NewerFormatError(
+            f"is written by format {version}, this bridge reads up to {newest}: upgrade "
+            "jax2tf-bridge."
+        )
+    return version
 
 
 @dataclass(frozen=True)
@@ -229,7 +266,7 @@ def needs_x64(portables: Mapping[str, PortableFunction]) -> bool:
     return any(aval.dtype in NEED_X64 for aval in avals)
 
 
-def sidecar_facts(folder: AnyPath) -> tuple[Mapping[str, object], str | None]:
+def read_sidecar_facts(folder: AnyPath) -> tuple[Mapping[str, object], str | None]:
     """Reads the JSON of a sidecar without checking it; returns its facts, and a problem or None.
 
     The facts are empty if the sidecar is missing or is not JSON.

@@ -8,7 +8,7 @@ from jax2tf_bridge.errors import ShapeError
 from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.saved_model._meta_graph import SignaturePort
 from jax2tf_bridge.saved_model._sidecar import SignatureEntry
-from shape_poly import Dim, DimExpr, SymbolicScope, evaluate_shape, sample_sizes
+from shape_poly import Dim, SymbolicScope, evaluate_shape, sample_sizes, variables_of
 
 _CANDIDATES = (*range(1, 9), 12, 16, 24, 32, 48, 64, 128, 224, 256)
 
@@ -60,9 +60,7 @@ def iterate_input_sizes(
         *shapes.values(),
         *(aval.shape for aval in (*portable.in_avals, *portable.out_avals)),
     ]
-    names = sorted(
-        {v for s in all_shapes for d in s if isinstance(d, DimExpr) for v in d.variables()}
-    )
+    names = sorted({v for shape in all_shapes for d in shape for v in variables_of(d)})
     is_empty = True
     for sizes in sample_sizes(names, scope, nonempty=all_shapes, candidates=_CANDIDATES, seed=seed):
         is_empty = False

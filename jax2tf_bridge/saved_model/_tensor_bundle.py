@@ -20,20 +20,20 @@ from dataclasses import dataclass
 
 from jax2tf_bridge.errors import FileFormatError, SavingError
 from jax2tf_bridge.saved_model._crc32c import crc32c, mask_checksum, unmask_checksum
-from jax2tf_bridge.saved_model._protobuf import (
-    FIXED32,
-    ProtoMessage,
-    bytes_field,
-    tag,
-    varint,
-    varint_field,
-)
 from jax2tf_bridge.saved_model._tensors import (
     DTYPES,
     STRING,
     TensorSpec,
     dtype_name,
     read_known_shape,
+)
+from jax2tf_bridge.serialization import (
+    FIXED32,
+    ProtoMessage,
+    bytes_field,
+    tag,
+    varint,
+    varint_field,
 )
 from jax2tf_bridge.storage import AnyPath, as_path
 
@@ -224,23 +224,16 @@ def _iterate_entries(block: ProtoMessage) -> Iterator[tuple[bytes, ProtoMessage]
 
 
 def _read_entry(message: ProtoMessage, shards: int) -> BundleEntry:
-    dtype = shard = start = size = checksum = 0
+    fields = message.last_fields()
+    if 7 in fields:
+        raise message.error(fields[7].start, "it holds slices of variables, which are not read")
+    dtype, shard, start, size = (
+        message.integer(fields[number]) if number in fields else 0 for number in (1, 3, 4, 5)
+    )
     shape: tuple[int, ...] = ()
-    for field in message.fields():
-        if field.number == 1:
-            dtype = message.integer(field)
-        elif field.number == 2:
-            shape = read_known_shape(message.message(field, "the shape of a variable"))
-        elif field.number == 3:
-            shard = message.integer(field)
-        elif field.number == 4:
-            start = message.integer(field)
-        elif field.number == 5:
-            size = message.integer(field)
-        elif field.number == 6:
-            checksum = message.fixed32(field)
-        elif field.number == 7:
-            raise message.error(field.start, "it holds slices of variables, which are not read")
+    if 2 in fields:
+        shape = read_known_shape(message.message(fields[2], "the shape of a variable"))
+    checksum = message.fixed32(fields[6]) if 6 in fields else 0
     if not 0 <= shard < shards:
         raise message.error(message.start, f"a tensor lies in file {shard} of {shards}")
     if start < 0 or size < 0:
@@ -252,12 +245,10 @@ def _read_entry(message: ProtoMessage, shards: int) -> BundleEntry:
 
 
 def _read_shard_count(header: ProtoMessage) -> int:
-    shards = 1
-    for field in header.fields():
-        if field.number == 1:
-            shards = header.integer(field)
-        elif field.number == 2 and header.integer(field) != 0:
-            raise header.error(field.start, "it was written on a big-endian machine")
+    fields = header.last_fields()
+    if 2 in fields and header.integer(fields[2]) != 0:
+        raise header.error(fields[2].start, "it was written on a big-endian machine")
+    shards = header.integer(fields[1]) if 1 in fields else 1
     if not 1 <= shards <= 99999:
         raise header.error(header.start, f"it names {shards} files")
     return shards

@@ -12,8 +12,8 @@ import numpy as np
 
 from jax2tf_bridge._dtypes import ALL_DTYPES, kind_of
 from jax2tf_bridge._utils import array_type_text
-from jax2tf_bridge.saved_model._protobuf import VARINT, ProtoField, ProtoMessage
 from jax2tf_bridge.saved_model._schema import ShapeField, TensorProtoField
+from jax2tf_bridge.serialization import VARINT, ProtoField, ProtoMessage
 
 STRING = "string"
 """Dtype of texts; its elements have no fixed size."""
@@ -114,14 +114,9 @@ def read_spec(message: ProtoMessage, dtype: int, shape: int) -> TensorSpec:
       dtype: the field number of the dtype.
       shape: the field number of the shape.
     """
-    last: ProtoField | None = None
-    number = 0
-    for field in message.fields():
-        if field.number == dtype:
-            number = message.integer(field)
-        elif field.number == shape:
-            last = field
-    sizes = () if last is None else read_shape(message.message(last, "a shape"))
+    fields = message.last_fields()
+    number = message.integer(fields[dtype]) if dtype in fields else 0
+    sizes = read_shape(message.message(fields[shape], "a shape")) if shape in fields else ()
     return TensorSpec(dtype_name(number), sizes)
 
 
@@ -135,15 +130,6 @@ _MAX_TENSOR_BYTES = 1 << 28
 _FLOATS = {5: "<f4", 6: "<f8", 9: "<c8", 12: "<c16"}
 _SIGNED, _UNSIGNED, _STRINGS = frozenset({7, 10, 11, 13}), frozenset({16, 17}), 8
 _BYTES, _VERSION = 18, 3
-
-
-def read_texts(tensor: ProtoMessage) -> tuple[str, ...]:
-    """Reads the texts of a string constant.
-
-    Raises:
-      FileFormatError: the constant is damaged.
-    """
-    return tuple(tensor.text(field) for field in tensor.fields() if field.number == _STRINGS)
 
 
 def read_strings(tensor: ProtoMessage) -> tuple[bytes, ...]:

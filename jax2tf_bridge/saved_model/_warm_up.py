@@ -15,8 +15,8 @@ from typing import BinaryIO
 
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.saved_model._crc32c import crc32c, mask_checksum
-from jax2tf_bridge.saved_model._protobuf import BYTES, ProtoMessage
 from jax2tf_bridge.saved_model._schema import ModelSpecField, PredictionLogField, RequestField
+from jax2tf_bridge.serialization import BYTES, ProtoMessage
 from jax2tf_bridge.storage import AnyPath
 
 _HEAD, _CHECKSUM = struct.Struct("<QI"), struct.Struct("<I")
@@ -52,8 +52,16 @@ def read_warm_up(folder: AnyPath) -> WarmUp | None:
     size = _size(path)
     if size is None:
         return None
-    requests, problem = _count_records(path, _MAX_REQUESTS)
-    return WarmUp(requests, size, problem)
+    count = 0
+    with path.open("rb") as file:
+        try:
+            for _ in _spans(file):
+                if count == _MAX_REQUESTS:
+                    return WarmUp(count, size, f"it has more than {count:,} records")
+                count += 1
+        except ValueError as e:
+            return WarmUp(count, size, str(e))
+    return WarmUp(count, size)
 
 
 @dataclass(frozen=True)
@@ -121,20 +129,6 @@ def _size(path: AnyPath) -> int | None:
     except (OSError, ValueError):
         return None
     return status.st_size if stat.S_ISREG(status.st_mode) else None
-
-
-def _count_records(path: AnyPath, at_most: int) -> tuple[int, str | None]:
-    """Counts records without reading them; also returns a problem, if there is one."""
-    count = 0
-    with path.open("rb") as file:
-        try:
-            for _ in _spans(file):
-                if count == at_most:
-                    return count, f"it has more than {at_most:,} records"
-                count += 1
-        except ValueError as e:
-            return count, str(e)
-    return count, None
 
 
 def _read_records(path: AnyPath) -> Iterator[bytes]:

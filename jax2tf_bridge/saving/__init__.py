@@ -1,13 +1,9 @@
 """SavedModels from portable functions. Never imports jax."""
 
-from jax2tf_bridge.errors import MissingDependencyError
+from jax2tf_bridge.errors import name_missing_package
 
-try:
+with name_missing_package("Saving a SavedModel"):
     import tensorflow as _tf  # noqa: F401
-except ModuleNotFoundError as e:
-    if e.name != "tensorflow":
-        raise
-    raise MissingDependencyError("TensorFlow", "tensorflow-cpu", "Saving a SavedModel") from e
 
 from jax2tf_bridge.saving._bucket_options import BucketOptions as BucketOptions
 from jax2tf_bridge.saving._bucket_options import Buckets, ExpectedSizes

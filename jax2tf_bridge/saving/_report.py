@@ -219,13 +219,13 @@ def format_open_call(endpoint: Endpoint) -> str:
         name: [next(avals).shape for _ in range(tree.leaf_count)] for name, tree in call.arguments()
     }
     is_signature = bool(endpoint.signature.args or endpoint.signature.kwargs)
-    opened = [name for name, each in shapes.items() if each and all(each)]
-    if len({shape[0] for name in opened for shape in shapes[name]}) != 1:
+    names = [name for name, each in shapes.items() if each and all(each)]
+    if len({shape[0] for name in names for shape in shapes[name]}) != 1:
         value = "AUTO"  # they share no variable, or some are parameters
-    elif opened == list(shapes) and not call.kwargs and (is_signature or not endpoint.takes_params):
+    elif names == list(shapes) and not call.kwargs and (is_signature or not endpoint.takes_params):
         value = repr(_SPEC)
     else:
-        value = repr(dict.fromkeys(opened, _SPEC))
+        value = repr(dict.fromkeys(names, _SPEC))
     caller = "Signature" if is_signature else "export"
     return f"{caller}(..., polymorphic_shapes={value})"
 

@@ -111,6 +111,8 @@ class SaveOptions:
       for_litert: whether LiteRT runs the signatures that change weights. It has no locks, and
         variables of few dtypes.
       needs_inputs: whether further signatures without inputs get one, as LiteRT's calibrator needs.
+      shares_names: whether outputs may have the names of inputs in a graph for converters, as in
+        TensorFlow.js.
     """
 
     trainable: bool | str | Sequence[str] = True
@@ -123,6 +125,7 @@ class SaveOptions:
     weight_signatures: Sequence[WeightSignature] = ()
     for_litert: bool = False
     needs_inputs: bool = False
+    shares_names: bool = False
 
     def check(self, signatures: Sequence[SignatureInputs]) -> None:
         """Checks the options against the signatures' inputs, before exports that take minutes.
@@ -224,6 +227,10 @@ def save_functions(
         )
         root = _make_root(endpoints, variables)
         served = _write_model(root, endpoints, extra, folder, options.batching)
+        if not options.shares_names:
+            for endpoint in endpoints:
+                if endpoint.portable.target.for_converters:
+                    _check_output_names(endpoint.name, *served[endpoint.name])
         write_values(folder, variables)
         _write_defaults(folder, {e.name: e.defaults() for e in endpoints})
         _write_sidecar(folder, endpoints, saved_weights, constants, options.batching)
@@ -419,8 +426,6 @@ def _write_model(
         served[endpoint.name] = describe_arrays(
             endpoint, concrete[endpoint.name].structured_outputs
         )
-        if endpoint.portable.target.for_converters:
-            _check_output_names(endpoint.name, *served[endpoint.name])
         setattr(root, endpoint.name, method)
     default = endpoints[0].name if len(endpoints) == 1 else SERVING_DEFAULT
     if default in concrete:

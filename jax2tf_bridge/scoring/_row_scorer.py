@@ -125,9 +125,7 @@ class RowScorer:
           FileNotFoundError: there is no such folder.
           FileFormatError: it is not a SavedModel.
         """
-        if self._model is None:
-            with _LOADING:  # the cache alone would load it once for each waiting thread
-                self._model = _load(self.path, self.signature, _fingerprint(self.path))
+        self._get_model()
         return self
 
     def score(
@@ -150,7 +148,7 @@ class RowScorer:
           DTypeError: a value has another dtype.
           ShapeError: a value has another shape, or sizes of a row contradict each other.
         """
-        model = self._loaded()
+        model = self._get_model()
         rows = list(rows)
         names = [value.name for value in model.plan.inputs]
         if len(names) == 1:
@@ -190,7 +188,7 @@ class RowScorer:
           DTypeError: a value has another dtype.
           ShapeError: a value has another shape, or sizes of a row contradict each other.
         """
-        model = self._loaded()
+        model = self._get_model()
         names = [value.name for value in model.plan.inputs]
         # `in` searches the values of Arrow's tables.
         present = getattr(columns, "column_names", columns)
@@ -218,10 +216,11 @@ class RowScorer:
         values = [columns[name] for name in names]
         return self._score(model, values, counts[names[0]], describe_row, shared_inputs)
 
-    def _loaded(self) -> _Model:
-        model = self.load()._model
-        assert model is not None
-        return model
+    def _get_model(self) -> _Model:
+        if self._model is None:
+            with _LOADING:  # the cache alone would load it once for each waiting thread
+                self._model = _load(self.path, self.signature, _fingerprint(self.path))
+        return self._model
 
     def _raise_incomplete(
         self, rows: Sequence[Any], plan: RowPlan, describe_row: DescribeRow
@@ -320,7 +319,6 @@ class _Model:
         object.__setattr__(self, "find_sizes", cached)
 
     def make_empty(self) -> dict[str, Array]:
-        """Returns the results of no rows."""
         return {
             name: np.empty(
                 (0, *(size or 0 for size in spec.shape[1:])), _numpy_dtype(spec.dtype.name)

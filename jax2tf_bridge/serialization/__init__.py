@@ -17,6 +17,15 @@ from jax2tf_bridge.serialization._jax_registrations import (
 )
 from jax2tf_bridge.serialization._jax_registrations import make_treedef as make_treedef
 from jax2tf_bridge.serialization._node_data import shortest_public_name as shortest_public_name
+from jax2tf_bridge.serialization._protobuf import BYTES as BYTES
+from jax2tf_bridge.serialization._protobuf import FIXED32 as FIXED32
+from jax2tf_bridge.serialization._protobuf import VARINT as VARINT
+from jax2tf_bridge.serialization._protobuf import ProtoField as ProtoField
+from jax2tf_bridge.serialization._protobuf import ProtoMessage as ProtoMessage
+from jax2tf_bridge.serialization._protobuf import bytes_field as bytes_field
+from jax2tf_bridge.serialization._protobuf import tag as tag
+from jax2tf_bridge.serialization._protobuf import varint as varint
+from jax2tf_bridge.serialization._protobuf import varint_field as varint_field
 from jax2tf_bridge.serialization._registry import find_from_children as find_from_children
 from jax2tf_bridge.serialization._registry import find_serialized_name as find_serialized_name
 from jax2tf_bridge.serialization._registry import forward_registrations as forward_registrations

@@ -392,18 +392,8 @@ class FlatBufferTable:
         return range(start, start + size, width)
 
 
-_PREPEND_METHODS = {
-    "bool": "PrependBoolSlot",
-    "ubyte": "PrependUint8Slot",
-    "byte": "PrependInt8Slot",
-    "ushort": "PrependUint16Slot",
-    "short": "PrependInt16Slot",
-    "uint": "PrependUint32Slot",
-    "int": "PrependInt32Slot",
-    "ulong": "PrependUint64Slot",
-    "long": "PrependInt64Slot",
-}
 _DTYPES = {name: np.dtype(f"<{code}") for name, code in CODES.items()}
+_PREPEND_METHODS = {n: f"Prepend{dtype.name.capitalize()}Slot" for n, dtype in _DTYPES.items()}
 
 
 class FlatBufferWriter:

@@ -21,14 +21,13 @@ def is_imported() -> bool:
     return sys.modules.get("jax") is not None
 
 
-def register_node(
-    node_type: type,
-    serialized_name: str,
-    serialize_auxdata: Callable[[Any], bytes],
-    deserialize_auxdata: Callable[[bytes], Any],
-    from_children: Callable[[Any, Sequence[Any]], Any] | None,
-) -> bool:
+def register(node_type: type, serialized_name: str, **functions: Any) -> bool:
     """Registers a type with jax.export, unless it is registered there with the same name.
+
+    Args:
+      node_type: the type.
+      serialized_name: its name in files.
+      functions: the functions of register_pytree_node_serialization; none for a named tuple.
 
     Returns:
       True if the type is newly registered; False if it was registered before.
@@ -37,26 +36,13 @@ def register_node(
       SerializationError: the type or the name is registered differently with jax.export, or JAX
         does not know the type.
     """
-    functions: dict[str, Any] = {
-        "serialize_auxdata": serialize_auxdata,
-        "deserialize_auxdata": deserialize_auxdata,
-        "from_children": from_children,
-    }
-    return _register("register_pytree_node_serialization", node_type, serialized_name, functions)
+    from jax import export
 
-
-def register_namedtuple(node_type: type, serialized_name: str) -> None:
-    """Registers a named tuple with jax.export, like `register_node`."""
-    _register("register_namedtuple_serialization", node_type, serialized_name, {})
-
-
-def _register(
-    function: str, node_type: type, serialized_name: str, arguments: dict[str, Any]
-) -> bool:
-    import jax.export
-
+    register_type: Any = export.register_namedtuple_serialization
+    if functions:
+        register_type = export.register_pytree_node_serialization
     try:
-        getattr(jax.export, function)(node_type, serialized_name=serialized_name, **arguments)
+        register_type(node_type, serialized_name=serialized_name, **functions)
     except ValueError as e:
         if f"registration was with serialized_name `{serialized_name}`" in str(e):
             return False

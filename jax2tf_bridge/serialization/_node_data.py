@@ -13,7 +13,6 @@ from jax2tf_bridge.portable import StoredType
 
 _MAX_DEPTH = 16
 """Maximum nesting depth of containers in static data."""
-_CONTAINERS = (tuple, list, dict)
 
 
 def write_fields(fields: Sequence[str]) -> bytes:
@@ -70,10 +69,8 @@ def write_static(static: Any) -> bytes | None:
     Plain values are None, bool, int, float, str, bytes, and tuples, lists and dicts of these.
     Subclasses are not plain, since they would be read back as their base classes.
     """
-    if not _is_plain(static, 1):
-        return None
     try:
-        data = json.dumps(_encode(static), separators=(",", ":")).encode()
+        data = json.dumps(_encode(static, 1), separators=(",", ":")).encode()
         # Some values do not survive JSON or UTF-8, such as very long integers.
         return data if repr(read_static(data)) == repr(static) else None
     except (ValueError, RecursionError):
@@ -113,25 +110,19 @@ def read_definition(data: bytes | None) -> StoredType | None:
     return None
 
 
-def _is_plain(value: Any, depth: int) -> bool:
-    if type(value) not in _CONTAINERS:
-        return value is None or type(value) in (bool, int, float, str, bytes)
-    if depth >= _MAX_DEPTH:
-        return False
-    items = [*value, *value.values()] if isinstance(value, dict) else value
-    return all(_is_plain(item, depth + 1) for item in items)
-
-
-def _encode(value: Any) -> Any:
-    if isinstance(value, bytes):
+def _encode(value: Any, depth: int) -> Any:
+    """Converts plain values to those of JSON; raises ValueError for other values."""
+    kind = type(value)
+    if value is None or kind in (bool, int, float, str):
+        return value
+    if kind is bytes:
         return {"bytes": value.hex()}
-    if isinstance(value, list):
-        return list(map(_encode, value))
-    if isinstance(value, tuple):
-        return {"tuple": list(map(_encode, value))}
-    if isinstance(value, dict):
-        return {"dict": [[_encode(k), _encode(v)] for k, v in value.items()]}
-    return value
+    if kind not in (tuple, list, dict) or depth >= _MAX_DEPTH:
+        raise ValueError("not plain")
+    if kind is dict:
+        return {"dict": [[_encode(k, depth + 1), _encode(v, depth + 1)] for k, v in value.items()]}
+    items = [_encode(item, depth + 1) for item in value]
+    return items if kind is list else {"tuple": items}
 
 
 def _decode(value: Any, depth: int) -> Any:

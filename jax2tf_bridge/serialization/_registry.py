@@ -343,22 +343,24 @@ def _describe_conflict(registration: Registration, existing: Registration) -> st
 
 
 def _forward(registration: Registration) -> None:
-    node_type, name, static = (
-        registration.node_type,
-        registration.serialized_name,
-        registration.static,
-    )
+    node_type, name = registration.node_type, registration.serialized_name
+    static, from_children = registration.static, registration.from_children
     if name in _REGISTRY.known_to_jax or not in_jax.is_imported():
         return
     if static is None:
-        in_jax.register_namedtuple(node_type, name)
+        in_jax.register(node_type, name)
     else:
-        from_children = registration.from_children
         if from_children is None:
             constructor = in_jax.make_jax_constructor(node_type)
             if constructor is not None:
                 from_children = _prefer_registered(node_type, constructor)
-        is_new = in_jax.register_node(node_type, name, *static, from_children)
+        is_new = in_jax.register(
+            node_type,
+            name,
+            serialize_auxdata=static.serialize,
+            deserialize_auxdata=static.deserialize,
+            from_children=from_children,
+        )
         if not is_new and static == _PLAIN:
             raise SerializationError(
                 f"jax.export knows {type_name(node_type)} as {name!r}, with functions for its "

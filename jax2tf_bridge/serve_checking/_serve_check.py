@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import itertools
 import os
@@ -29,6 +28,7 @@ from jax2tf_bridge.serve_checking._tensorflow_environments import (
     check_release,
     describe_environment,
     find_environment,
+    show_no_step,
 )
 from jax2tf_bridge.storage import AnyPath, as_path, on_disk
 from jax2tf_bridge.targets import TENSORFLOW_RELEASES
@@ -176,12 +176,8 @@ def serve_check(
         assert check.ok, check
     """
     return run_serve_check(
-        as_path(path), tensorflow, None if python is None else Path(python), _show_no_step
+        as_path(path), tensorflow, None if python is None else Path(python), show_no_step
     )
-
-
-def _show_no_step(text: str) -> contextlib.AbstractContextManager[None]:
-    return contextlib.nullcontext()
 
 
 def run_serve_check(

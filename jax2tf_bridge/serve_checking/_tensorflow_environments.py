@@ -23,6 +23,12 @@ from jax2tf_bridge.targets import TENSORFLOW_RELEASES
 ShowStep: TypeAlias = Callable[[str], AbstractContextManager[None]]
 """Context manager factory that shows a progress text during a `with` block."""
 
+
+def show_no_step(text: str) -> AbstractContextManager[None]:
+    """Shows nothing."""
+    return contextlib.nullcontext()
+
+
 _PYTHON, _TENSORFLOW = Argument("python"), Argument("tensorflow")
 
 _MINORS = range(9, 15)
@@ -166,7 +172,9 @@ def _choose_python(installer: Installer, release: str) -> tuple[str, str, tuple[
         for distribution in _DISTRIBUTIONS:
             if not installer.has_wheel(minor, _format_requirement(distribution, release)):
                 continue
-            base = installer.python(minor)
+            base = installer.find_python(minor)
+            if base is None and installer.downloads_python:
+                base = f"3.{minor}"
             if base is not None:
                 return base, distribution, (3, minor)
             without_python.append(minor)
@@ -192,7 +200,7 @@ def _iterate_candidates(installer: Installer) -> Iterator[int]:
     running = sys.version_info.minor
     yield running
     others = [minor for minor in sorted(_MINORS, reverse=True) if minor != running]
-    absent = [minor for minor in others if not installer.has_python(minor)]
+    absent = [minor for minor in others if installer.find_python(minor) is None]
     yield from (minor for minor in others if minor not in absent)
     yield from absent
 
@@ -259,13 +267,16 @@ class InstallerError(Exception):
 
 
 class Installer(Protocol):
-    """Makes Python environments; every method raises InstallerError if the tool itself fails."""
+    """Makes Python environments; every method raises InstallerError if the tool itself fails.
 
-    def has_python(self, minor: int) -> bool:
-        """Returns whether Python 3.`minor` is on this machine."""
+    Attributes:
+      downloads_python: whether `make` also takes a version, as "3.12", and downloads it.
+    """
 
-    def python(self, minor: int) -> str | None:
-        """Returns Python 3.`minor` in the form that `make` takes; None if it is unavailable."""
+    downloads_python: bool
+
+    def find_python(self, minor: int) -> str | None:
+        """Returns the path of Python 3.`minor` on this machine; None if it has none."""
 
     def has_wheel(self, minor: int, requirement: str) -> bool:
         """Returns whether a wheel for Python 3.`minor` on this platform exists."""
@@ -291,18 +302,12 @@ def find_installer() -> Iterator[Installer]:
 
 
 class _Uv:
-    """uv, which finds and fetches Pythons itself."""
+    downloads_python = True
 
     def __init__(self, uv: str) -> None:
         self._uv = uv
 
-    def has_python(self, minor: int) -> bool:
-        return self._find_python(minor) is not None
-
-    def python(self, minor: int) -> str | None:
-        return self._find_python(minor) or f"3.{minor}"
-
-    def _find_python(self, minor: int) -> str | None:
+    def find_python(self, minor: int) -> str | None:
         if minor == sys.version_info.minor:
             return sys.executable
         words = ["python", "find", "--no-python-downloads", "--no-project", f"3.{minor}"]
@@ -323,14 +328,13 @@ class _Uv:
 class _Pip:
     """venv modules of Pythons on the PATH, and a pip in a temporary environment."""
 
+    downloads_python = False
+
     def __init__(self, python: str, folder: str) -> None:
         self._pip = _make_pip_command(python)
         self._folder = folder
 
-    def has_python(self, minor: int) -> bool:
-        return self.python(minor) is not None
-
-    def python(self, minor: int) -> str | None:
+    def find_python(self, minor: int) -> str | None:
         if minor == sys.version_info.minor:
             return sys.executable
         python = shutil.which(f"python3.{minor}")

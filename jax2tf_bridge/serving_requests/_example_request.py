@@ -166,23 +166,23 @@ class ExampleRequest:
         if self.rest_problem:
             raise BridgeError(self.rest_problem)
         inputs = ", ".join(
-            f"{_quote(n)}: {_write_lists(array, _to_json)}" for n, array in self.inputs.items()
+            f"{_dump(n)}: {_write_lists(array, _to_json)}" for n, array in self.inputs.items()
         )
-        names = "".join(f"{_quote(k)}: {_quote(v)}, " for k, v in self._signature_name().items())
+        names = "".join(f"{_dump(k)}: {_dump(v)}, " for k, v in self._signature_name().items())
         code = f'import json; print(json.dumps({{{names}"inputs": {{{inputs}}}}}))'
         return f"python3 -c {shlex.quote(code)} | curl {url} -d @-"
 
     def python(self) -> str:
         """Returns a program in Python that sends the request over gRPC."""
-        fields = [f"request.model_spec.name = {_quote(self.model)}"]
+        fields = [f"request.model_spec.name = {_dump(self.model)}"]
         if self.label:
-            fields.append(f"request.model_spec.version_label = {_quote(self.label)}")
+            fields.append(f"request.model_spec.version_label = {_dump(self.label)}")
         if self.signature != SERVING_DEFAULT:
-            fields.append(f"request.model_spec.signature_name = {_quote(self.signature)}")
+            fields.append(f"request.model_spec.signature_name = {_dump(self.signature)}")
         for name, array in self.inputs.items():
             if array.is_optional:
                 fields.append(f"# {name} has a default, and may be left out.")
-            fields.append(f"request.inputs[{_quote(name)}].CopyFrom({_write_tensor(array)})")
+            fields.append(f"request.inputs[{_dump(name)}].CopyFrom({_write_tensor(array)})")
         return _PYTHON.format(fields="\n".join(fields), port=GRPC_PORT)
 
     def _signature_name(self) -> dict[str, str]:
@@ -204,7 +204,6 @@ def _to_scalar(element: Any, dtype: str) -> Scalar:
 
 
 def _nest(elements: Sequence[Any], shape: Sequence[int]) -> Any:
-    """Arranges elements as nested lists."""
     if not shape:
         return elements[0]
     count, *rest = shape
@@ -226,13 +225,11 @@ def _to_json(value: Scalar) -> Any:
     return value
 
 
-def _quote(text: str) -> str:
-    """Writes a text as Python and JSON do, in double quotes."""
-    return _dump(text)
-
-
 def _dump(value: Any) -> str:
-    """Writes JSON in which only letters that a terminal would not show are escaped."""
+    """Writes JSON in which only letters that a terminal would not show are escaped.
+
+    A text is written as Python does, in double quotes.
+    """
     text = json.dumps(value, ensure_ascii=False)
     return text if text.isprintable() else json.dumps(value)
 
@@ -242,9 +239,9 @@ def _write_value(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_write_value, value))}]"
     if isinstance(value, bytes) and (text := _decode(value)) is not None:
-        return _quote(text)
+        return _dump(text)
     if isinstance(value, str):
-        return _quote(value)
+        return _dump(value)
     if isinstance(value, float) and not math.isfinite(value):
         return f'float("{value}")'
     return repr(value)
@@ -264,9 +261,7 @@ def _write_tensor(array: ExampleInput) -> str:
     """Writes an array as a TensorProto in Python."""
     if len(array.values) == 1 and array.size:
         shape = f", {array.shape}" if array.shape else ""
-        return (
-            f"tf.make_tensor_proto({_write_value(array.values[0])}, {_quote(array.dtype)}{shape})"
-        )
+        return f"tf.make_tensor_proto({_write_value(array.values[0])}, {_dump(array.dtype)}{shape})"
     values = _write_value(array.as_lists(lambda value: value) if array.size else [])
     shape = "" if array.size else f", {array.shape}"
-    return f"tf.make_tensor_proto({values}, {_quote(array.dtype)}{shape})"
+    return f"tf.make_tensor_proto({values}, {_dump(array.dtype)}{shape})"

@@ -78,13 +78,11 @@ def _choose_shapes(
     if portable is not None and shapes.keys() == inputs.keys():
         return next(iterate_input_sizes(signature, portable, shapes))
     return {
-        name: (1,) if each.shape is None else tuple(_guess_size(d) for d in each.shape)
+        name: (1,)
+        if each.shape is None
+        else tuple(size if isinstance(size, int) else 1 for size in each.shape)
         for name, each in inputs.items()
     }
-
-
-def _guess_size(size: Dim | None) -> int:
-    return size if isinstance(size, int) else 1
 
 
 def _choose_input(

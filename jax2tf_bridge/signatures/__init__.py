@@ -10,6 +10,7 @@ from jax2tf_bridge.signatures._inputs import SignatureInputs as SignatureInputs
 from jax2tf_bridge.signatures._inputs import as_op_aval as as_op_aval
 from jax2tf_bridge.signatures._inputs import avals_of as avals_of
 from jax2tf_bridge.signatures._inputs import examples_of as examples_of
+from jax2tf_bridge.signatures._inputs import make_example as make_example
 from jax2tf_bridge.signatures._inputs import name_ports as name_ports
 from jax2tf_bridge.signatures._inputs import served_text as served_text
 from jax2tf_bridge.signatures._inputs import valid_names as valid_names
@@ -23,7 +24,10 @@ from jax2tf_bridge.signatures._params import match as match
 from jax2tf_bridge.signatures._params import normalize_separators as normalize_separators
 from jax2tf_bridge.signatures._params import open_params as open_params
 from jax2tf_bridge.signatures._prepare import Signatures as Signatures
+from jax2tf_bridge.signatures._prepare import export_signatures as export_signatures
+from jax2tf_bridge.signatures._prepare import find_model as find_model
 from jax2tf_bridge.signatures._prepare import keys_as_words as keys_as_words
+from jax2tf_bridge.signatures._prepare import list_serving_options as list_serving_options
 from jax2tf_bridge.signatures._prepare import prepare as prepare
 from jax2tf_bridge.signatures._signature import Padding, Processing, Signature
 from jax2tf_bridge.signatures._signature import list_masks as list_masks

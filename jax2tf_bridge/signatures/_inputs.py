@@ -5,12 +5,15 @@ from __future__ import annotations
 import itertools
 import keyword
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
-from jax2tf_bridge._dtypes import KEYS
+import numpy as np
+
+from jax2tf_bridge._dtypes import KEYS, find_dtype, kind_of
 from jax2tf_bridge._utils import array_type_text, did_you_mean
 from jax2tf_bridge.errors import SavingError
 from jax2tf_bridge.portable import Aval, variables_in
@@ -163,6 +166,59 @@ def examples_of(name: str, signature: Signature) -> list[Mapping[str, Any]]:
                 f"of such mappings. Got: {type(example).__name__}."
             )
     return examples
+
+
+def make_example(
+    name: str, signature: Signature, inputs: Mapping[str, ServedArray]
+) -> dict[str, np.ndarray]:
+    """Makes an example of each input: the user's, or else random floats and zeros.
+
+    Args:
+      name: the signature's name.
+      signature: the user's Signature, with `args`, `kwargs` and `example`.
+      inputs: the inputs of the saved signature, in the order of the arguments.
+
+    Raises:
+      SavingError: the examples are not mappings.
+    """
+    leaves = _list_argument_leaves(signature)
+    values: dict[str, Any] = {}
+    if signature.processing.preprocess is None and len(leaves) == len(inputs):
+        values = dict(zip(inputs, leaves, strict=True))
+    values |= next(iter(examples_of(name, signature)), {})
+    rng = np.random.default_rng(0)
+    return {key: _make_array(values.get(key), array, rng) for key, array in inputs.items()}
+
+
+def _list_argument_leaves(signature: Signature) -> list[Any]:
+    if "jax" not in sys.modules:  # only JAX functions have args
+        return []
+    import jax
+
+    return jax.tree_util.tree_leaves((tuple(signature.args), dict(signature.kwargs)))
+
+
+_OPEN_SIZE = 2
+"""Size of an open dimension without an example."""
+
+
+def _make_array(value: Any, served: ServedArray, rng: np.random.Generator) -> np.ndarray:
+    """Returns the value in the input's dtype if it has its kind and rank, else random numbers."""
+    row = find_dtype(served.dtype)
+    dtype = np.dtype(object if row is None else row.numpy())
+    sizes, kind = served.shape or (), kind_of(served.dtype)
+    if value is not None:
+        try:
+            array = np.asarray(value)
+        except TypeError:  # a typed key of jax.random
+            array = np.zeros(0)
+        if kind_of(array.dtype.name) == kind and array.ndim == len(sizes):
+            return array.astype(dtype, copy=False)
+    shape = [size if isinstance(size, int) else _OPEN_SIZE for size in sizes]
+    if kind in ("int", "uint", "bool"):
+        return np.zeros(shape, dtype)
+    numbers = rng.normal(size=shape)
+    return (numbers + 1j * rng.normal(size=shape) if kind == "complex" else numbers).astype(dtype)
 
 
 def _check_seeds(name: str, avals: Sequence[Aval]) -> None:

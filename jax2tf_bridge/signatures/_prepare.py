@@ -6,17 +6,18 @@ import contextlib
 import inspect
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jax2tf_bridge._utils import some
-from jax2tf_bridge.errors import BridgeError, SavingError
+from jax2tf_bridge.errors import Argument, BridgeError, Message, SavingError
 from jax2tf_bridge.portable import AUTO, PortableFunction, apply_target, unwrap_portable
 from jax2tf_bridge.serialization import read_function
 from jax2tf_bridge.signatures._inputs import SignatureInputs
 from jax2tf_bridge.signatures._params import PathWeights
 from jax2tf_bridge.signatures._signature import Signature
+from jax2tf_bridge.storage import AnyPath, as_path
 from jax2tf_bridge.targets import Target
 
 if TYPE_CHECKING:
@@ -49,6 +50,67 @@ def prepare(
     return {
         name: _prepare_signature(name, value, params, platforms, target)
         for name, value in named.items()
+    }
+
+
+def find_model(signatures: Signatures, params: Any) -> AnyPath | None:
+    """Returns the folder of a SavedModel that is passed in place of functions, else None.
+
+    Raises:
+      SavingError: there are params for a SavedModel.
+    """
+    if not isinstance(signatures, (str, os.PathLike)) or not as_path(signatures).is_dir():
+        return None
+    if params is not None:
+        raise SavingError(
+            Message(Argument("params"), " are those of functions; a SavedModel has its own.")
+        )
+    return as_path(signatures)
+
+
+_SERVING_OPTIONS = ("buckets", "mask", "pad_values", "unchecked_padding")
+
+
+def list_serving_options(signature: Signature) -> list[str]:
+    """Lists the options of a signature that only SavedModels have: padding and defaults."""
+    options = [option for option in _SERVING_OPTIONS if getattr(signature.padding, option)]
+    return [*options, "defaults"] if signature.defaults else options
+
+
+def export_signatures(
+    signatures: Signatures,
+    params: Any,
+    platforms: Sequence[str] | None,
+    target: Target,
+    because: str,
+    *,
+    list_refused: Callable[[Signature], Sequence[str]] = list_serving_options,
+) -> dict[str, Signature]:
+    """Exports functions for a runtime that is not TensorFlow.
+
+    Args:
+      signatures: the user's functions.
+      params: the weights, as `open_params` yields them.
+      platforms: the platforms of JAX functions.
+      target: the target of all functions, also of those that were exported for another one.
+      because: the reason why the runtime lacks some options of signatures, for messages.
+      list_refused: lists the options of a signature that the runtime lacks.
+
+    Raises:
+      SavingError: as for `prepare`, or a signature has an option that the runtime lacks.
+      ExportError: an export fails.
+    """
+    prepared = prepare(signatures, params, platforms, target)
+    for name, each in prepared.items():
+        options = list_refused(each.signature)
+        if options:
+            raise SavingError(
+                f"The signature {name} has {' and '.join(options)}, and {because}. Leave them out."
+            )
+    exported = {name: each.with_function() for name, each in prepared.items()}
+    return {
+        name: replace(each, function=replace(each.function, target=target))
+        for name, each in exported.items()
     }
 
 
@@ -102,7 +164,7 @@ class PreparedSignature:
 
                 # The function stays internal, so its constants may alias the user's memory.
                 function = function.run(ConstantPool(shares_memory=True))
-        return replace(self.signature, function=function)
+        return replace(self.signature, function=function, takes_params=self.takes_params)
 
 
 @contextlib.contextmanager

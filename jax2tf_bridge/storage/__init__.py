@@ -7,12 +7,14 @@ returns either. Files and directories appear complete or not at all.
 TensorFlow and fsspec are imported when a path needs them; jax never is.
 """
 
-from jax2tf_bridge.storage._directories import check_free, on_disk, whole_directory
 from jax2tf_bridge.storage._files import (
     OpenedFile,
     check_file_path,
+    check_free,
+    on_disk,
     open_file,
     replace_file_at,
+    whole_directory,
 )
 from jax2tf_bridge.storage._paths import AnyPath, StoragePath, as_path, walk_files
 from jax2tf_bridge.storage._staging import lock_folder, remove_at_once

@@ -177,7 +177,7 @@ class ErrorConverter:
         code = self._codes(error) if self._codes else None
         if code is None:
             code = getattr(error, "errno", None) or _CODES.get(type(error), errno.EIO)
-        kind = _KINDS.get(code, OSError)
+        kind = type(OSError(code, ""))  # OSError chooses its subclass by the code
         if code == errno.ENOENT:
             text = self._missing
         else:
@@ -186,14 +186,6 @@ class ErrorConverter:
         raise make_path_error(kind, code, text, self._path) from error
 
 
-_KINDS: dict[int, type[OSError]] = {
-    errno.ENOENT: FileNotFoundError,
-    errno.EACCES: PermissionError,
-    errno.EPERM: PermissionError,
-    errno.EEXIST: FileExistsError,
-    errno.ENOTDIR: NotADirectoryError,
-    errno.EISDIR: IsADirectoryError,
-}
 # Errors that fsspec raises without an errno.
 _CODES: dict[type[Exception], int] = {
     FileNotFoundError: errno.ENOENT,
@@ -233,14 +225,10 @@ def choose_backend(scheme: str, path: str) -> Backend:
     Raises:
       OSError: no installed package supports the scheme; the text names the package to install.
     """
-    tensorflow = "tensorflow" in sys.modules and hasattr(sys.modules["tensorflow"], "io")
-    for choice in (
-        _open_gfile if tensorflow else None,
-        _open_fsspec,
-        None if tensorflow else _open_gfile,
-    ):
-        backend = choice and choice(scheme, path)
-        if backend:
+    has_tensorflow = hasattr(sys.modules.get("tensorflow"), "io")
+    openers = (_open_gfile, _open_fsspec) if has_tensorflow else (_open_fsspec, _open_gfile)
+    for open_backend in openers:
+        if backend := open_backend(scheme, path):
             return backend
     raise make_path_error(OSError, errno.EPROTONOSUPPORT, _describe_missing(scheme), path)
 

@@ -1,4 +1,7 @@
-"""Reads files, and replaces whole files, on disk and in storage behind a scheme."""
+"""Reads and writes files and directories, on disk and in storage behind a scheme.
+
+Files and directories appear complete or not at all.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,18 @@ import io
 import os
 import secrets
 import stat
+import tempfile
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import BinaryIO, TypeAlias, cast
 
-from jax2tf_bridge.errors import make_path_error
-from jax2tf_bridge.storage._paths import StoragePath, as_path, wait_until
-from jax2tf_bridge.storage._whole_directory import sync_folder
+from jax2tf_bridge.errors import Argument, Message, make_path_error
+from jax2tf_bridge.storage import _uploads, _whole_directory
+from jax2tf_bridge.storage._paths import AnyPath, StoragePath, as_path, copy_file, wait_until
+from jax2tf_bridge.storage._staging import staging_folder
+
+_PLACE_OF_COPIES = "jax2tf-bridge-copy"
 
 OpenedFile: TypeAlias = io.FileIO | io.BufferedReader
 """Open file with random access."""
@@ -43,7 +51,9 @@ def open_file(path: str | os.PathLike[str]) -> Iterator[tuple[OpenedFile, int | 
 
 
 @contextlib.contextmanager
-def replace_file_at(path: str | os.PathLike[str], *, bytes_of: str) -> Iterator[BinaryIO]:
+def replace_file_at(
+    path: str | os.PathLike[str], *, bytes_of: str, overwrite: bool = True
+) -> Iterator[BinaryIO]:
     """Opens a new file for writing, which appears at `path` complete or not at all.
 
     If the block raises, the old file stays. On disk, the file is synced at the end, and gets the
@@ -52,13 +62,14 @@ def replace_file_at(path: str | os.PathLike[str], *, bytes_of: str) -> Iterator[
     Args:
       path: the file; if it is a link, its target is replaced.
       bytes_of: the name of a function that returns the bytes, for the advice in messages.
+      overwrite: whether a file that exists is replaced.
 
     Raises:
-      FileExistsError: `path` is not a regular file.
+      FileExistsError: `path` is not a regular file, or exists and may not be replaced.
       FileNotFoundError: its folder does not exist.
       OSError: the file cannot be written; the error has the path as it was given.
     """
-    check_file_path(path, bytes_of=bytes_of)
+    check_file_path(path, bytes_of=bytes_of, overwrite=overwrite)
     place = as_path(path)
     if isinstance(place, StoragePath):
         replacement = _replace_stored(place)
@@ -74,7 +85,7 @@ def replace_file_at(path: str | os.PathLike[str], *, bytes_of: str) -> Iterator[
         raise
 
 
-def check_file_path(path: str | os.PathLike[str], *, bytes_of: str) -> None:
+def check_file_path(path: str | os.PathLike[str], *, bytes_of: str, overwrite: bool = True) -> None:
     """Raises, before any work, if `replace_file_at` would refuse `path`."""
     place = as_path(path)
     if isinstance(place, StoragePath):
@@ -82,6 +93,7 @@ def check_file_path(path: str | os.PathLike[str], *, bytes_of: str) -> None:
             text = "is there and is a folder: name a file to write"
             raise make_path_error(FileExistsError, errno.EEXIST, text, place)
         place.check_is_below()
+        _check_overwrite(place, overwrite=overwrite)
         return
     target = Path(os.path.realpath(place))
     if target.is_dir():
@@ -101,6 +113,13 @@ def check_file_path(path: str | os.PathLike[str], *, bytes_of: str) -> None:
     if not target.parent.exists():
         text = f"cannot be written: there is no folder {place.parent}. Create it first"
         raise make_path_error(FileNotFoundError, errno.ENOENT, text, place)
+    _check_overwrite(place, overwrite=overwrite)
+
+
+def _check_overwrite(place: AnyPath, *, overwrite: bool) -> None:
+    if not overwrite and place.exists():
+        problem = Message("is there already; ", Argument("overwrite", True), " replaces it")
+        raise make_path_error(FileExistsError, errno.EEXIST, problem, place)
 
 
 @contextlib.contextmanager
@@ -122,7 +141,7 @@ def _replace_on_disk(target: Path) -> Iterator[BinaryIO]:
     # The file is complete and in its place. If the folder cannot be opened or synced, the system
     # writes the name later.
     with contextlib.suppress(OSError):
-        sync_folder(target.parent)
+        _whole_directory.sync_folder(target.parent)
 
 
 @contextlib.contextmanager
@@ -141,3 +160,70 @@ def _replace_stored(target: StoragePath) -> Iterator[BinaryIO]:
         with contextlib.suppress(OSError):
             target.backend.remove(str(temporary))
         raise
+
+
+def whole_directory(
+    path: AnyPath, *, overwrite: bool = False, has: str
+) -> AbstractContextManager[Path]:
+    """Yields a path on disk to write a directory at, and moves the directory to `path` at the end.
+
+    A path on disk is renamed. A path with a scheme is uploaded, the file `has` last. If writing
+    fails, `path` is unchanged.
+
+    Args:
+      path: the final path; it must not exist or must be an empty directory.
+      overwrite: whether to replace a non-empty directory, on disk only.
+      has: the name of a file that every directory of this kind has. Directories without it are not
+        replaced, and readers ignore them.
+
+    Raises:
+      FileExistsError: `path` exists and may not be replaced.
+      NotADirectoryError: `path` or a parent is a file.
+      OSError: the directory cannot be written.
+    """
+    path = as_path(path)
+    if isinstance(path, StoragePath):
+        return _uploads.whole_upload(path, overwrite=overwrite, last=has)
+    return _whole_directory.whole_directory(path, overwrite=overwrite, has=has)
+
+
+def check_free(path: AnyPath, *, overwrite: bool, has: str | None = None) -> None:
+    """Raises, before any work, if `whole_directory` would refuse `path`."""
+    path = as_path(path)
+    if isinstance(path, StoragePath):
+        _uploads.check_free_upload(path, overwrite=overwrite)
+    else:
+        _whole_directory.check_free(path, overwrite=overwrite, has=has)
+
+
+@contextlib.contextmanager
+def on_disk(path: AnyPath) -> Iterator[Path]:
+    """Yields a path on disk for a file or directory: its own, or that of a temporary copy.
+
+    Raises:
+      OSError: the path cannot be read, or the disk is full.
+    """
+    path = as_path(path)
+    if not isinstance(path, StoragePath):
+        yield path
+        return
+    with staging_folder(Path(tempfile.gettempdir()), _PLACE_OF_COPIES) as place:
+        # TensorFlow would interpret brackets and backslashes as a pattern.
+        is_plain = path.name not in ("", ".", "..") and not set("[]\\") & set(path.name)
+        copy = place / (path.name if is_plain else "copy")
+        if path.is_dir():
+            copy.mkdir()
+            for name, _ in path.files_below():
+                _check_name(name, path)
+                (copy / name).parent.mkdir(parents=True, exist_ok=True)
+                copy_file(path / name, copy / name)
+        else:
+            copy_file(path, copy)
+        yield copy
+
+
+def _check_name(name: str, folder: StoragePath) -> None:
+    """Raises if a file of this name would be written outside of the copy of its folder."""
+    if any(part in ("", ".", "..") or os.path.basename(part) != part for part in name.split("/")):
+        text = f"cannot be copied to the disk: it has the file {name!r:.200}, a name outside of it"
+        raise make_path_error(OSError, errno.EINVAL, text, folder)

@@ -61,7 +61,7 @@ class GFileBackend(Backend):
             return make_reader(file, file.size(), _convert_errors(path))
 
     def writer(self, path: str) -> FileWriter:
-        errors = ErrorConverter(path, _get_errno, NO_FOLDER)
+        errors = _convert_errors(path, NO_FOLDER)
         with errors:
             return FileWriter(self._gfile.GFile(path, "wb"), errors)
 
@@ -106,9 +106,5 @@ class _RamBackend(GFileBackend):
         ]
 
 
-def _convert_errors(path: str) -> ErrorConverter:
-    return ErrorConverter(path, _get_errno)
-
-
-def _get_errno(error: Exception) -> int | None:
-    return _ERRORS.get(type(error).__name__)
+def _convert_errors(path: str, missing: str = "does not exist") -> ErrorConverter:
+    return ErrorConverter(path, lambda error: _ERRORS.get(type(error).__name__), missing)

@@ -8,6 +8,7 @@ import functools
 import io
 import os
 import re
+import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from typing import Literal, NamedTuple, TypeAlias, overload
 from jax2tf_bridge.errors import make_path_error
 from jax2tf_bridge.storage._backend import Backend, FileStatus, FileWriter, choose_backend
 
+_PIECE_BYTES = 4 << 20
 # Seconds between polls.
 _PAUSES_S = (0.01, 0.1, 0.5, 2.0)
 # A single letter is a Windows drive.
@@ -210,6 +212,13 @@ def wait_until(
         if pause is not None:
             time.sleep(pause)
     raise make_path_error(OSError, errno.EIO, problem, path)
+
+
+def copy_file(source: AnyPath, target: AnyPath) -> int:
+    """Copies a file piece by piece; returns its size in bytes."""
+    with source.open("rb") as file, target.open("wb") as copy:
+        shutil.copyfileobj(file, copy, _PIECE_BYTES)
+        return copy.tell()
 
 
 AnyPath: TypeAlias = Path | StoragePath

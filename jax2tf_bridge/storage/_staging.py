@@ -225,11 +225,17 @@ def _delete(path: Path) -> None:
 
 def _machine() -> tuple[str, str]:
     """Computes digests of the running system (new after a restart) and of the machine's name."""
+    return digest(read_boot_id() or platform.node()), digest(platform.node())
+
+
+def read_boot_id() -> str | None:
+    """Returns the id of the running system, which is new after a restart; None if unknown."""
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+        return Path("/proc/sys/kernel/random/boot_id").read_text()
     except OSError:
-        boot = platform.node()
-    first, second = (
-        hashlib.sha256(text.encode()).hexdigest()[:8] for text in (boot, platform.node())
-    )
-    return first, second
+        return None
+
+
+def digest(text: str) -> str:
+    """Returns a short digest for the name of a file."""
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -14,11 +14,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import re
 import secrets
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -28,12 +26,11 @@ from pathlib import Path
 
 from jax2tf_bridge._utils import reraise_interrupts
 from jax2tf_bridge.errors import Argument, Message, make_path_error
-from jax2tf_bridge.storage._paths import StoragePath, wait_until
-from jax2tf_bridge.storage._staging import is_unlocked
+from jax2tf_bridge.storage._paths import StoragePath, copy_file, wait_until
+from jax2tf_bridge.storage._staging import digest, is_unlocked, read_boot_id
 from jax2tf_bridge.storage._whole_directory import staging
 
 _PLACE = "jax2tf-bridge"
-_PIECE_BYTES = 4 << 20
 
 # Time after which a claim of another machine expires.
 _HOLDS_S = 24 * 3600
@@ -122,13 +119,9 @@ def machine() -> str:
     file_systems = ""
     with contextlib.suppress(OSError):
         file_systems = os.readlink("/proc/self/ns/mnt")
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
-    except OSError:
-        # Without a unique name, a writer counts as ended only after the time limit.
-        boot = secrets.token_hex(16)
-    text = "\n".join([tempfile.gettempdir(), file_systems, boot])
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
+    # Without a unique name, a writer counts as ended only after the time limit.
+    boot = read_boot_id() or secrets.token_hex(16)
+    return digest("\n".join([tempfile.gettempdir(), file_systems, boot]))
 
 
 def stage_upload(needed: int | None = None) -> AbstractContextManager[Path]:
@@ -242,21 +235,15 @@ def _send_all(source: Path, target: StoragePath, claim: Claim, last: str) -> Non
         if file.is_dir():
             (target / name).mkdir(parents=True, exist_ok=True)
         elif name != last:
-            sizes[name] = _copy(file, target / name)
+            sizes[name] = copy_file(file, target / name)
     waiting = _make_waiting_name(last)
-    sizes[waiting] = _copy(source / last, target / waiting)
+    sizes[waiting] = copy_file(source / last, target / waiting)
     # Another process may have removed files, if it thought that this writer had ended.
     for name, size in sizes.items():
         wait_until(lambda n=name, s=size: (target / n).has_size(s), target / name)  # type: ignore[misc]
     wait_until(claim.file.exists, claim.file)
     target.backend.rename(str(target / waiting), str(target / last))
     wait_until(lambda: (target / last).has_size(sizes[waiting]), target / last)
-
-
-def _copy(file: Path, target: StoragePath) -> int:
-    with file.open("rb") as source, target.open("wb") as copy:
-        shutil.copyfileobj(source, copy, _PIECE_BYTES)
-        return copy.tell()
 
 
 def _is_uploaded(path: StoragePath, source: Path) -> bool:

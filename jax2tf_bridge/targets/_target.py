@@ -13,9 +13,9 @@ from jax2tf_bridge.bytecode import Version, read_program
 from jax2tf_bridge.errors import (
     Argument,
     Message,
-    MissingDependencyError,
     TargetError,
     UnsupportedByTargetError,
+    name_missing_package,
 )
 from jax2tf_bridge.targets._tensorflow_operations import find_inexpressible
 from jax2tf_bridge.targets._tf_compat import ask_versions
@@ -59,12 +59,8 @@ def installed_versions() -> tuple[str, Version, int]:
     Raises:
       MissingDependencyError: TensorFlow is not installed.
     """
-    try:
+    with name_missing_package("Target.installed()"):
         import tensorflow as tf
-    except ModuleNotFoundError as e:
-        if e.name != "tensorflow":
-            raise
-        raise MissingDependencyError("TensorFlow", "tensorflow-cpu", "Target.installed()") from e
     release = str(tf.__version__)
     final = _FINAL_RELEASE.fullmatch(release)
     known = TENSORFLOW_RELEASES.get(final[1]) if final is not None else None
@@ -79,7 +75,7 @@ _PLATFORM_ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType({"gpu": ("cu
 # Without XLA the bridge itself reads the module, so the versions must express all of JAX; the
 # first is preferred because older bridges read it. An older jaxlib writes its own version.
 _VERSIONS_WITHOUT_XLA: tuple[Version, ...] = ((1, 13, 7), (1, 18, 0))
-_CONVENTION_WITHOUT_XLA = max(convention for _, convention in TENSORFLOW_RELEASES.values())
+_NEWEST_CONVENTION = max(convention for _, convention in TENSORFLOW_RELEASES.values())
 
 NO_XLA = Argument("no_xla", code="xla=False")
 """The option for a target without XLA, for messages."""
@@ -99,6 +95,8 @@ class Target:
         the graph can trace an operation to its origin. Files do not store it.
       for_converters: whether to prefer operations that tf2onnx and OpenVINO know. Files do not
         store it.
+      computes_as_trained: whether numbers that the function rounds to steps of 8 bits become
+        integers. Files do not store it.
 
     >>> Target.tensorflow("2.17").stablehlo_versions
     ((1, 1, 1),)
@@ -114,6 +112,7 @@ class Target:
     xla: bool = True
     names_lines: bool = False
     for_converters: bool = False
+    computes_as_trained: bool = False
 
     @staticmethod
     def widest(*, xla: bool = True) -> Target:
@@ -127,9 +126,8 @@ class Target:
           TargetError: `xla` is neither True nor False.
         """
         versions = tuple(v for v, _ in TENSORFLOW_RELEASES.values())
-        newest_convention = max(c for _, c in TENSORFLOW_RELEASES.values())
         oldest = next(iter(TENSORFLOW_RELEASES))
-        target = Target(f"every TensorFlow from {oldest} on", versions, newest_convention)
+        target = Target(f"every TensorFlow from {oldest} on", versions, _NEWEST_CONVENTION)
         return target._with_choice(xla)
 
     @staticmethod
@@ -180,7 +178,7 @@ class Target:
         """
         versions = _VERSIONS_WITHOUT_XLA
         name = "converters of TensorFlow graphs"
-        return Target(name, versions, _CONVENTION_WITHOUT_XLA, xla=False, for_converters=True)
+        return Target(name, versions, _NEWEST_CONVENTION, xla=False, for_converters=True)
 
     def _with_choice(self, xla: object) -> Target:
         if not isinstance(xla, bool):
@@ -195,7 +193,7 @@ class Target:
         if not self.xla:
             return self
         name = f"{self.name} without XLA"
-        return Target(name, _VERSIONS_WITHOUT_XLA, _CONVENTION_WITHOUT_XLA, xla=False)
+        return Target(name, _VERSIONS_WITHOUT_XLA, _NEWEST_CONVENTION, xla=False)
 
     def custom_calls(self, platforms: Sequence[str]) -> frozenset[str]:
         """Returns the custom calls that have a handler on at least one of `platforms`.
@@ -226,14 +224,14 @@ def as_target(value: object) -> Target:
     )
 
 
-def release_argument(release: str) -> Argument:
+def _name_release(release: str) -> Argument:
     return Argument("target", release, f"Target.tensorflow({release!r})")
 
 
 def _explain_unknown_release(release: str, key: str) -> Message:
     known = list(TENSORFLOW_RELEASES)
     nearest = _find_nearest_release(key)
-    requested, suggestion = release_argument(release), release_argument(nearest or known[-1])
+    requested, suggestion = _name_release(release), _name_release(nearest or known[-1])
     if nearest is None:
         return Message(
             requested,

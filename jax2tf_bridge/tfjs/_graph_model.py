@@ -8,18 +8,20 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge._version import __version__
 from jax2tf_bridge.frozen_graphs import FrozenGraph, Port
-from jax2tf_bridge.tfjs._quantization import Quantize, quantize_array
 from jax2tf_bridge.tfjs._simplify import node_of, simplify
 
 SHARD_BYTES = 4 << 20
 """Size of a file of weights; browsers keep files of this size in their caches."""
+
+Quantize: TypeAlias = Literal["float16", "uint16", "uint8"]
+"""Dtypes of stored float32 weights; TensorFlow.js makes float32 of them when it loads them."""
 
 _NAMES = {
     tf.float32: "DT_FLOAT",
@@ -322,3 +324,26 @@ def _text(data: bytes) -> str:
 
 def _shape_of(shape: Any) -> dict[str, Any]:
     return _shape(None if shape.unknown_rank else [dim.size for dim in shape.dim])
+
+
+def quantize_array(
+    array: np.ndarray, quantize: Quantize
+) -> tuple[np.ndarray, dict[str, Any]] | None:
+    """Returns a float32 array in fewer bits, and how to restore it: `min + scale * integer`.
+
+    0 stays exact. Returns None for arrays that are not finite in fewer bits.
+    """
+    restoring = {"dtype": quantize, "original_dtype": "float32"}
+    if quantize == "float16":
+        with np.errstate(over="ignore"):
+            halves = array.astype(np.float16)
+        return (halves, restoring) if np.isfinite(halves).all() else None
+    if not np.isfinite(array).all():
+        return None
+    steps = int(np.iinfo(quantize).max)
+    low, high = (float(array.min()), float(array.max())) if array.size else (0.0, 0.0)
+    scale = (high - low) / steps or 1.0
+    if low < 0 < high:
+        low = -scale * round(-low / scale)
+    integers = np.clip(np.round((array - low) / scale), 0, steps).astype(quantize)
+    return integers, {**restoring, "min": low, "scale": scale}

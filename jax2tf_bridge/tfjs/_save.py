@@ -12,9 +12,8 @@ from jax2tf_bridge.frozen_graphs import FrozenSignature, Runtime, freeze_signatu
 from jax2tf_bridge.saving import format_signature
 from jax2tf_bridge.signatures import ServedArray, Signatures, served_text
 from jax2tf_bridge.storage import AnyPath, as_path, check_free, whole_directory
-from jax2tf_bridge.tfjs._graph_model import write_graph_models
+from jax2tf_bridge.tfjs._graph_model import Quantize, write_graph_models
 from jax2tf_bridge.tfjs._operations import check_operations
-from jax2tf_bridge.tfjs._quantization import Quantize
 
 _RUNTIME = Runtime("TensorFlow.js", "save_tfjs")
 _MODEL = "model.json"
@@ -129,6 +128,7 @@ def save_tfjs(
       OSError: the folder cannot be written; `path` is checked before any work.
 
     >>> import tempfile, numpy as np
+    >>> from jax2tf_bridge import Signature
     >>> params = {"w": np.ones((3, 2), np.float32)}
     >>> dense = Signature(
     ...     lambda params, x: x @ params["w"],

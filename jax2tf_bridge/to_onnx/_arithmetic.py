@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -116,8 +117,20 @@ def _comparison(name: str, operation: str) -> Callable[..., Tensor]:
     return call
 
 
+_COMPARISONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    {"Greater": np.greater, "Less": np.less, "Equal": np.equal}
+)
+"""Comparisons that are computed while the graph is made, if both numbers are known."""
+
+
 def _compare(graph: Graph, operation: str, x: Tensor, y: Tensor) -> Tensor:
+    if operation in _COMPARISONS and _is_known_scalar(x) and _is_known_scalar(y):
+        return graph.constant(np.asarray(_COMPARISONS[operation](x.value, y.value)))
     return graph.add(operation, [x, y], _BOOL, broadcast_shapes(x.shape, y.shape))
+
+
+def _is_known_scalar(x: Tensor) -> bool:
+    return x.value is not None and x.shape.rank == 0
 
 
 @function("not_equal")
@@ -185,6 +198,10 @@ def elementwise_not(graph: Graph, flag: Tensor) -> Tensor:
 
 def choose(graph: Graph, flag: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Returns x where the flag is set, else y."""
+    if _is_known_scalar(flag):
+        chosen, left_out = (x, y) if flag.value else (y, x)
+        if _is_known_scalar(left_out):
+            return chosen
     shape = broadcast_shapes(flag.shape, x.shape, y.shape)
     within = find_kernel("Where", x.dtype, keeps_bits=True)
     operands = [flag, cast(graph, x, within), cast(graph, y, within)]
@@ -579,11 +596,6 @@ def _softmax(graph: Graph, x: Tensor) -> Tensor:
 @function("nn.log_softmax")
 def _log_softmax(graph: Graph, x: Tensor) -> Tensor:
     return compute(graph, "LogSoftmax", [x], x.shape, axis=-1)
-
-
-@function("nn.bias_add")
-def _bias_add(graph: Graph, x: Tensor, bias: Tensor) -> Tensor:
-    return elementwise(graph, "Add", x, bias)
 
 
 @function("math.polyval")

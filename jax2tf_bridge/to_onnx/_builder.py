@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType, ModuleType
 from typing import Any
 
+from jax2tf_bridge.bytecode import InlinedCall
 from jax2tf_bridge.emitters import NoOperationError
 from jax2tf_bridge.to_onnx import (
     _arithmetic,
@@ -14,6 +15,7 @@ from jax2tf_bridge.to_onnx import (
     _complex,
     _contractions,
     _control_flow,
+    _fake_quantization,
     _movement,
     _reductions,
 )
@@ -34,7 +36,10 @@ def _by_name(*modules: ModuleType) -> Mapping[str, Callable[..., Any]]:
     )
 
 
-_MODULES = (_arithmetic, _bits, _contractions, _control_flow, _movement, _reductions)
+_MODULES = (
+    *(_arithmetic, _bits, _contractions, _control_flow, _fake_quantization),
+    *(_movement, _reductions),
+)
 _FUNCTIONS = MappingProxyType({**_by_name(*_MODULES), "complex": make_complex})
 """The functions by the names that they have in TensorFlow."""
 _COMPLEX_FUNCTIONS = _by_name(_complex)
@@ -81,6 +86,10 @@ class Builder:
         if name not in DTYPES:
             raise NoOperationError(f"ONNX Runtime does not compute with {name}")
         return DTYPES[name]
+
+    def in_calls(self, calls: Sequence[InlinedCall]) -> AbstractContextManager[None]:
+        """Marks new nodes as parts of calls, the outermost first."""
+        return self.graph.in_calls(tuple(calls))
 
     def _in_scope(self, name: str) -> AbstractContextManager[None]:
         return self.graph.in_scope(name)

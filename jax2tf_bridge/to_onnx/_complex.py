@@ -358,7 +358,7 @@ def _transform_axis(graph: Graph, x: Tensor, axis: int, *, inverse: bool = False
 
 def _fourier(name: str, n_axes: int, *, inverse: bool) -> Callable[..., Any]:
     axes = range(-n_axes, 0)
-    return function(name)(lambda graph, x: _transform(graph, x, axes, inverse=inverse))
+    return function(name)(lambda graph, *, input: _transform(graph, input, axes, inverse=inverse))
 
 
 def _real_fourier(name: str, n_axes: int) -> Callable[..., Any]:
@@ -398,8 +398,8 @@ COMPLEX_FUNCTIONS = (
         *("math.unsorted_segment_sum", "raw_ops.PadV2", "negative", "reduce_sum", "reduce_mean"),
         *("cumsum", "add_n", "zeros_like"),
     ),
-    *(_fourier(f"signal.fft{s}", n, inverse=False) for n, s in ((1, ""), (2, "2d"), (3, "3d"))),
-    *(_fourier(f"signal.ifft{s}", n, inverse=True) for n, s in ((1, ""), (2, "2d"), (3, "3d"))),
+    *(_fourier(f"raw_ops.FFT{s}", n, inverse=False) for n, s in ((1, ""), (2, "2D"), (3, "3D"))),
+    *(_fourier(f"raw_ops.IFFT{s}", n, inverse=True) for n, s in ((1, ""), (2, "2D"), (3, "3D"))),
     *(_real_fourier(f"raw_ops.RFFT{s}", n) for n, s in ((1, ""), (2, "2D"), (3, "3D"))),
     *(_inverse_real_fourier(f"raw_ops.IRFFT{s}", n) for n, s in ((1, ""), (2, "2D"), (3, "3D"))),
 )

@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jax2tf_bridge.to_onnx._functions import cast, compute, find_kernel, function
-from jax2tf_bridge.to_onnx._graph import Graph, Shape, Tensor, broadcast_shapes
+import numpy as np
+
+from jax2tf_bridge.to_onnx._functions import cast, compute, elementwise, find_kernel, function
+from jax2tf_bridge.to_onnx._graph import (
+    DTYPES,
+    DType,
+    Graph,
+    Shape,
+    Tensor,
+    broadcast_shapes,
+)
 from jax2tf_bridge.to_onnx._movement import matrix_transpose, squeeze, transpose
 
 
@@ -19,15 +28,45 @@ def matmul(
     transpose_b: bool = False,
     adjoint_a: bool = False,
     adjoint_b: bool = False,
+    output_type: DType | None = None,
 ) -> Tensor:
-    """Multiplies matrices, and broadcasts the axes before them."""
+    """Multiplies matrices, and broadcasts the axes before them.
+
+    `output_type` is int32 for products of bytes, as in TensorFlow.
+    """
     if transpose_a or adjoint_a:
         a = matrix_transpose(graph, a)
     if transpose_b or adjoint_b:
         b = matrix_transpose(graph, b)
     batch = broadcast_shapes(a.shape[:-2], b.shape[:-2])
     shape = (*batch, a.shape[-2], b.shape[-1])
+    if output_type is not None:
+        return _add_byte_product(graph, "MatMulInteger", a, b, shape)
     return compute(graph, "MatMul", [a, b], shape, keeps_bits=True)
+
+
+def _add_byte_product(
+    graph: Graph, operation: str, a: Tensor, b: Tensor, shape: Sequence[int | None], **options: Any
+) -> Tensor:
+    """Adds a product of int8 or uint8 with sums in int32.
+
+    Both are passed as uint8. For int8, ONNX Runtime saturates sums of two products on processors
+    with AVX2 and without VNNI, or has only a slow kernel.
+    """
+    left, right = (_to_uint8(graph, x) for x in (a, b))
+    zero_points = [
+        graph.constant(np.array(0 if x is y else 128, np.uint8))
+        for x, y in zip((a, b), (left, right), strict=True)
+    ]
+    return graph.add(operation, [left, right, *zero_points], DTYPES["int32"], shape, **options)
+
+
+def _to_uint8(graph: Graph, x: Tensor) -> Tensor:
+    """Adds 128 to int8."""
+    if x.dtype.name == "uint8":
+        return x
+    flipped = elementwise(graph, "BitwiseXor", x, np.array(-128, np.int8))
+    return graph.add("Cast", [flipped], DTYPES["uint8"], x.shape, to=DTYPES["uint8"])
 
 
 @function("linalg.matvec")
@@ -77,6 +116,8 @@ def _convolution(
 ) -> Tensor:
     """Convolves over any number of axes; TensorFlow has no single function for it.
 
+    Sums of int8 and uint8 are int32.
+
     Args:
       graph: the graph.
       image: the image [batch, *spatial, in].
@@ -97,17 +138,32 @@ def _convolution(
         )
     ]
     shape = (image.shape[0], kernel.shape[-1], *spatial)
-    result = compute(
-        graph,
-        "Conv",
-        [first, weights],
-        shape,
-        strides=list(strides),
-        dilations=list(dilations),
-        pads=[*low, *high],
-        group=groups,
-    )
+    options: dict[str, Any] = {
+        "strides": list(strides),
+        "dilations": list(dilations),
+        "pads": [*low, *high],
+        "group": groups,
+    }
+    if image.dtype.is_integer:
+        result = _add_byte_product(graph, "ConvInteger", first, weights, shape, **options)
+    else:
+        result = compute(graph, "Conv", [first, weights], shape, **options)
     return _to_channels_last(graph, result)
+
+
+@function("nn.bias_add")
+def _bias_add(graph: Graph, x: Tensor, bias: Tensor) -> Tensor:
+    """Adds a bias to the last axis; that of a convolution becomes its third operand."""
+    moved = graph.find_last_maker(x, "Transpose")
+    result = None if moved is None else Tensor(graph, moved.inputs[0], x.dtype, x.shape)
+    convolution = None if result is None else graph.find_last_maker(result, "Conv")
+    if moved is None or convolution is None or len(convolution.inputs) > 2 or bias.value is None:
+        return elementwise(graph, "Add", x, bias)
+    first, weights = (Tensor(graph, name, x.dtype, x.shape) for name in convolution.inputs)
+    places = moved.attributes["perm"]
+    shape = [x.shape[places.index(axis)] for axis in range(len(places))]
+    added = graph.add("Conv", [first, weights, bias], x.dtype, shape, **convolution.attributes)
+    return graph.add("Transpose", [added], x.dtype, x.shape, perm=places)
 
 
 @function("nn.max_pool2d")

@@ -31,7 +31,6 @@ def _cond(
     graph: Graph, flag: Tensor, on_true: Callable[[], Any], on_false: Callable[[], Any]
 ) -> Any:
     single = False
-
     are_complex: list[bool] = []
 
     def run(branch: Callable[[], Any]) -> list[Tensor]:

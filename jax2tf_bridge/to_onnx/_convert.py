@@ -14,7 +14,9 @@ from jax2tf_bridge.emitters import SizeAlgebra, building, make_operations, read,
 from jax2tf_bridge.errors import DTypeError
 from jax2tf_bridge.portable import Aval, PortableFunction, read_constant
 from jax2tf_bridge.to_onnx._builder import Builder, find_function
+from jax2tf_bridge.to_onnx._fake_quantization import store_bytes
 from jax2tf_bridge.to_onnx._functions import as_dtype
+from jax2tf_bridge.to_onnx._fusions import fuse_nodes
 from jax2tf_bridge.to_onnx._graph import (
     DTYPES,
     ComplexTensor,
@@ -23,8 +25,8 @@ from jax2tf_bridge.to_onnx._graph import (
     Node,
     Subgraph,
     Tensor,
-    drop_unused,
 )
+from jax2tf_bridge.to_onnx._local_functions import DOMAIN, LocalFunction, make_functions
 from shape_poly import make_plan, solve
 
 if TYPE_CHECKING:
@@ -94,7 +96,8 @@ def convert_function(
     weights: Mapping[int, tuple[str, np.ndarray[Any, Any]]],
     *,
     opset: int,
-    external: ExternalData | None = None,
+    functions: bool,
+    external: ExternalData | None,
 ) -> onnx.ModelProto:
     """Converts a function to a model.
 
@@ -104,6 +107,7 @@ def convert_function(
       outputs: the names of the flat results.
       weights: the names and values of the other flat arguments, by index.
       opset: the version of ONNX's operations.
+      functions: whether the user's functions that are called several times stay functions.
       external: a file that large constants are written to; None if the model holds them.
 
     Raises:
@@ -113,7 +117,7 @@ def convert_function(
     _check_dtypes(portable)
     taken = {*inputs.values(), *outputs, *(name for name, _ in weights.values())}
     graph = Graph(find_function, opset, taken)
-    program = rewrite_program(portable, read(portable))
+    program = rewrite_program(portable, read(portable), for_onnx=True)
     with building(Builder(graph)):
         arguments = [
             _make_input(graph, inputs[i], aval)
@@ -132,9 +136,14 @@ def convert_function(
             _name_result(graph, name, tensor).name
             for name, tensor in zip(outputs, results, strict=True)
         ]
+    store_bytes(graph, _make_node)
     given = [(name, portable.in_avals[i]) for i, name in inputs.items()]
     made = list(zip(finals, portable.out_avals, strict=True))
-    return _make_model(portable.name, graph, given, made, external)
+    nodes = fuse_nodes(graph, graph.nodes, finals)
+    local: list[LocalFunction] = []
+    if functions:
+        nodes, local = make_functions(nodes, finals, graph)
+    return _make_model(portable.name, graph, nodes, local, given, made, external)
 
 
 def _make_input(graph: Graph, name: str, aval: Aval) -> Tensor:
@@ -181,14 +190,15 @@ def _solve_sizes(
 def _make_model(
     name: str,
     graph: Graph,
+    nodes: Sequence[Node],
+    functions: Sequence[LocalFunction],
     inputs: Sequence[tuple[str, Aval]],
     outputs: Sequence[tuple[str, Aval]],
     external: ExternalData | None,
 ) -> onnx.ModelProto:
     from onnx import helper
 
-    needed = {key for key, _ in outputs}
-    nodes = drop_unused(graph.nodes, needed)
+    needed = {key for key, _ in outputs}.union(*(node.values for node in nodes))
     made = helper.make_graph(
         [_make_node(node) for node in nodes],
         name,
@@ -201,13 +211,45 @@ def _make_model(
         ],
     )
     opsets = [helper.make_opsetid("", graph.opset)]
+    ir_version = helper.find_min_ir_version_for(opsets)
+    opsets += [helper.make_opsetid(DOMAIN, 1)] if functions else []
     return helper.make_model(
         made,
+        functions=[_make_function(function, graph, opsets) for function in functions],
         producer_name="jax2tf_bridge",
         producer_version=__version__,
-        ir_version=helper.find_min_ir_version_for(opsets),
+        ir_version=ir_version,
         opset_imports=opsets,
     )
+
+
+def _make_function(
+    function: LocalFunction, graph: Graph, opsets: Sequence[onnx.OperatorSetIdProto]
+) -> onnx.FunctionProto:
+    from onnx import helper
+
+    nodes = [
+        helper.make_node(
+            "Constant", [], [name], value=_make_constant("", graph.constants[name], None)
+        )
+        for name in function.constants
+    ]
+    names = function.name_inputs()
+    for node in function.nodes:
+        made = _make_node(node)
+        _rename_values(made, names)
+        nodes.append(made)
+    return helper.make_function(
+        DOMAIN, function.name, [*names.values()], [*function.outputs], nodes, opsets
+    )
+
+
+def _rename_values(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
+    for i, name in enumerate(node.input):
+        node.input[i] = names.get(name, name)
+    for attribute in node.attribute:
+        for inner in attribute.g.node:
+            _rename_values(inner, names)
 
 
 def _onnx_dtype(dtype: DType) -> int:
@@ -253,7 +295,9 @@ def _make_node(node: Node) -> onnx.NodeProto:
     from onnx import helper
 
     attributes = {key: _make_attribute(value) for key, value in node.attributes.items()}
-    return helper.make_node(node.operation, node.inputs, node.outputs, node.name, **attributes)
+    return helper.make_node(
+        node.operation, node.inputs, node.outputs, node.name, domain=node.domain, **attributes
+    )
 
 
 def _make_attribute(value: Any) -> Any:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
+import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from jax2tf_bridge._dtypes import find_dtype
+from jax2tf_bridge.bytecode import InlinedCall
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,6 +134,13 @@ class Subgraph:
     outputs: tuple[Tensor, ...]
     nodes: list[Node]
 
+    @functools.cached_property
+    def used(self) -> frozenset[str]:
+        """The names of the values of enclosing graphs that it uses."""
+        used = {x.name for x in self.outputs}.union(*(node.values for node in self.nodes))
+        own = {x.name for x in self.inputs}.union(*(node.outputs for node in self.nodes))
+        return frozenset(used - own)
+
 
 @dataclass(frozen=True, eq=False)
 class Node:
@@ -142,6 +152,8 @@ class Node:
       inputs: the names of its operands; "" for one that is left out.
       outputs: the names of its results.
       attributes: numbers, strings, lists of numbers, or subgraphs.
+      calls: the calls of the user's functions that the node is a part of, the outermost first.
+      domain: the domain of the operation; "" for ONNX's own.
     """
 
     name: str
@@ -149,6 +161,36 @@ class Node:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
+    calls: tuple[InlinedCall, ...] = ()
+    domain: str = ""
+
+    @functools.cached_property
+    def values(self) -> frozenset[str]:
+        """The names of the values that it uses, those of its subgraphs included."""
+        used = set(filter(None, self.inputs))
+        for each in self.subgraphs:
+            used |= each.used
+        return frozenset(used)
+
+    @property
+    def subgraphs(self) -> Sequence[Subgraph]:
+        return [x for x in self.attributes.values() if isinstance(x, Subgraph)]
+
+    def with_subgraphs(self, change: Callable[[list[Node], set[str]], list[Node]]) -> Node:
+        """Returns the node with other nodes in its subgraphs.
+
+        Args:
+          change: returns the new nodes; takes the nodes and the names of the results.
+        """
+        if not self.subgraphs:
+            return self
+        attributes = {
+            key: dataclasses.replace(x, nodes=change(x.nodes, {y.name for y in x.outputs}))
+            if isinstance(x, Subgraph)
+            else x
+            for key, x in self.attributes.items()
+        }
+        return dataclasses.replace(self, attributes=attributes)
 
 
 class Tensor:
@@ -299,8 +341,8 @@ class ComplexTensor(Tensor):
         self.imag.set_shape(shape)
 
 
-_MAX_SHARED = 64
-"""Maximum number of elements of a constant that is compared with others."""
+_MAX_LOOKED_AT = 16
+"""Number of nodes among which an operation looks for those that it can be joined with."""
 
 
 @dataclass
@@ -312,16 +354,21 @@ class Graph:
       opset: the version of ONNX's operations.
       taken: the names that new values must not get.
       constants: the constants by name.
+      own_constants: the names of those that are neither weights nor captured arrays.
+      tensors: the values by name.
     """
 
     find: Callable[[Graph, str], Callable[..., Any]]
     opset: int
     taken: set[str] = field(default_factory=set)
     constants: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    own_constants: set[str] = field(default_factory=set)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
     _blocks: list[list[Node]] = field(default_factory=lambda: [[]])
     _shared: dict[Any, Tensor] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
     _scope: str = ""
+    _calls: tuple[InlinedCall, ...] = ()
 
     @property
     def nodes(self) -> list[Node]:
@@ -347,6 +394,15 @@ class Graph:
         finally:
             self._scope = before
 
+    @contextlib.contextmanager
+    def in_calls(self, calls: tuple[InlinedCall, ...]) -> Iterator[None]:
+        """Marks new nodes as parts of calls."""
+        before, self._calls = self._calls, calls
+        try:
+            yield
+        finally:
+            self._calls = before
+
     def new_name(self, kind: str) -> str:
         """Returns a name that no value has."""
         names = (f"{self._scope}{kind}_{number}" for number in self._numbers)
@@ -354,10 +410,11 @@ class Graph:
 
     def argument(self, name: str, dtype: DType, shape: Sequence[int | None]) -> Tensor:
         """Makes an argument of the graph or of a subgraph."""
-        return Tensor(self, name, dtype, shape)
+        self.tensors[name] = tensor = Tensor(self, name, dtype, shape)
+        return tensor
 
     def constant(self, value: np.ndarray[Any, Any], name: str | None = None) -> Tensor:
-        """Makes a constant; equal small ones are shared."""
+        """Makes a constant; equal ones without a name are shared."""
         value = np.asarray(value)
         dtype = DTYPES[value.dtype.name]
         if dtype.is_complex:
@@ -367,13 +424,15 @@ class Graph:
                 self.constant(value.imag.copy(), names[1]),
             )
         key = None
-        if value.size <= _MAX_SHARED and name is None:
-            key = dtype.name, value.shape, value.tobytes()
+        if name is None:
+            key = dtype.name, value.shape, hashlib.sha256(value.tobytes()).digest()
             if key in self._shared:
                 return self._shared[key]
         tensor = Tensor(self, name or self._name_constant(), dtype, value.shape, value)
         self.constants[tensor.name] = value
+        self.tensors[tensor.name] = tensor
         if key is not None:
+            self.own_constants.add(tensor.name)
             self._shared[key] = tensor
         return tensor
 
@@ -408,9 +467,16 @@ class Graph:
             for i, (dtype, shape) in enumerate(results)
         ]
         names = tuple("" if x is None else x.name for x in inputs)
-        node = Node(name, operation, names, tuple(x.name for x in outputs), attributes)
+        node = Node(name, operation, names, tuple(x.name for x in outputs), attributes, self._calls)
         self._blocks[-1].append(node)
+        self.tensors.update((x.name, x) for x in outputs)
         return outputs
+
+    def find_last_maker(self, x: Tensor, operation: str) -> Node | None:
+        """Returns the node that makes a value, if it is of this kind and one of the newest."""
+        newest = self._blocks[-1][-_MAX_LOOKED_AT:]
+        found = (node for node in newest if x.name in node.outputs)
+        return next((node for node in found if node.operation == operation), None)
 
     def new_subgraph(
         self, inputs: Sequence[Tensor], make: Callable[[], Sequence[Tensor]]
@@ -436,13 +502,7 @@ def drop_unused(nodes: Sequence[Node], needed: set[str]) -> list[Node]:
     for node in reversed(nodes):
         if needed.isdisjoint(node.outputs):
             continue
-        needed.update(filter(None, node.inputs))
-        attributes = dict(node.attributes)
-        for key, value in attributes.items():
-            if isinstance(value, Subgraph):
-                within = {x.name for x in value.outputs}
-                inner = drop_unused(value.nodes, within)
-                attributes[key] = Subgraph(value.inputs, value.outputs, inner)
-                needed |= within
-        kept.append(Node(node.name, node.operation, node.inputs, node.outputs, attributes))
+        new = node.with_subgraphs(drop_unused)
+        needed |= new.values
+        kept.append(new)
     return kept[::-1]

@@ -87,14 +87,33 @@ def _range(graph: Graph, *limits: Any) -> Tensor:
 
 # Reshapes.
 
+_MAX_COPIED = 64
+"""Maximum number of elements of a weight that is stored in another form."""
+
+
+def _can_copy(graph: Graph, x: Tensor) -> bool:
+    """Returns whether a constant may be replaced by one in another form.
+
+    Large weights keep their names and are stored once; a runtime moves their elements when it loads
+    the model.
+    """
+    if x.value is None:
+        return False
+    return x.name in graph.own_constants or x.value.size <= _MAX_COPIED
+
+
+def _value(x: Tensor) -> np.ndarray[Any, Any]:
+    assert x.value is not None, "it is a constant"
+    return x.value
+
 
 @function("reshape")
 def reshape(graph: Graph, x: Any, shape: Any) -> Tensor:
     """Reshapes a tensor; one size may be -1."""
     x = to_tensor(graph, x)
     sizes = known_sizes(shape)
-    if x.value is not None and sizes is not None and None not in sizes:
-        return graph.constant(x.value.reshape(sizes))
+    if _can_copy(graph, x) and sizes is not None and None not in sizes:
+        return graph.constant(_value(x).reshape(sizes))
     result = None
     if sizes is not None:
         result = [None if size == -1 else size for size in sizes]
@@ -116,8 +135,8 @@ def expand_dims(graph: Graph, x: Any, axis: int) -> Tensor:
     x = to_tensor(graph, x)
     place = axis if axis >= 0 else x.shape.rank + 1 + axis
     sizes = [*x.shape[:place], 1, *x.shape[place:]]
-    if x.value is not None:
-        return graph.constant(np.expand_dims(x.value, place))
+    if _can_copy(graph, x):
+        return graph.constant(np.expand_dims(_value(x), place))
     result = graph.add("Unsqueeze", [x, indices(graph, place)], x.dtype, sizes)
     if x.wide is not None:
         result.wide = graph.add("Unsqueeze", [x.wide, indices(graph, place)], _INT64, sizes)
@@ -134,8 +153,8 @@ def squeeze(graph: Graph, x: Tensor, axis: Any = None) -> Tensor:
     if not axes:
         return x
     sizes = [size for i, size in enumerate(x.shape) if i not in axes]
-    if x.value is not None:
-        return graph.constant(np.squeeze(x.value, tuple(axes)))
+    if _can_copy(graph, x):
+        return graph.constant(np.squeeze(_value(x), tuple(axes)))
     result = graph.add("Squeeze", [x, indices(graph, *axes)], x.dtype, sizes)
     if x.wide is not None:
         result.wide = graph.add("Squeeze", [x.wide, indices(graph, *axes)], _INT64, sizes)
@@ -151,8 +170,8 @@ def transpose(graph: Graph, x: Tensor, perm: Sequence[int]) -> Tensor:
         order = tuple(before[axis] for axis in order)
     if order == tuple(range(len(order))):
         return x
-    if x.value is not None:
-        return graph.constant(np.ascontiguousarray(x.value.transpose(order)))
+    if _can_copy(graph, x):
+        return graph.constant(np.ascontiguousarray(_value(x).transpose(order)))
     sizes = [x.shape[axis] for axis in order]
     result = graph.add("Transpose", [x], x.dtype, sizes, perm=list(order))
     result.order = x, order
@@ -201,8 +220,8 @@ def concat(graph: Graph, values: Sequence[Any], axis: int) -> Tensor:
     axis %= tensors[0].shape.rank
     if len(tensors) == 1:
         return tensors[0]
-    if all(x.value is not None for x in tensors):
-        return graph.constant(np.concatenate([x.value for x in tensors], axis))
+    if all(_can_copy(graph, x) for x in tensors):
+        return graph.constant(np.concatenate([_value(x) for x in tensors], axis))
     sizes = list(tensors[0].shape)
     for i in range(len(sizes)):
         column = [x.shape[i] for x in tensors]
@@ -522,14 +541,31 @@ def _scatter_add(graph: Graph, x: Tensor, index: Any, updates: Any) -> Tensor:
     return _scatter(graph, x, index, updates, "add")
 
 
+@function("tensor_scatter_nd_multiply")
+def _scatter_multiply(graph: Graph, x: Tensor, index: Any, updates: Any) -> Tensor:
+    """Multiplies elements by updates; TensorFlow has no such function."""
+    return _scatter(graph, x, index, updates, "mul")
+
+
 @function("tensor_scatter_nd_max")
 def _scatter_max(graph: Graph, x: Tensor, index: Any, updates: Any) -> Tensor:
-    return _scatter(graph, x, index, updates, "max")
+    return _scatter_extreme(graph, x, index, updates, "max")
 
 
 @function("tensor_scatter_nd_min")
 def _scatter_min(graph: Graph, x: Tensor, index: Any, updates: Any) -> Tensor:
-    return _scatter(graph, x, index, updates, "min")
+    return _scatter_extreme(graph, x, index, updates, "min")
+
+
+def _scatter_extreme(graph: Graph, x: Tensor, index: Any, updates: Any, reduction: str) -> Tensor:
+    new = to_tensor(graph, updates, x.dtype)
+    result = _scatter(graph, x, index, new, reduction)
+    if not x.dtype.is_floating:
+        return result
+    # ONNX Runtime's maxima leave out NaN; the sum of these has it where there was one.
+    nan, nothing = (np.array(value, x.dtype.as_numpy_dtype) for value in (np.nan, -0.0))
+    old, new = (graph.make("where", graph.make("math.is_nan", v), nan, nothing) for v in (x, new))
+    return result + _scatter(graph, old, index, new, "add")
 
 
 def _scatter(graph: Graph, x: Tensor, index: Any, updates: Any, reduction: str) -> Tensor:

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jax2tf_bridge.emitters import NoOperationError
 from jax2tf_bridge.to_onnx._functions import (
     cast,
     elementwise,
@@ -75,34 +74,57 @@ def _reduce_sum(graph: Graph, value: Any, axis: Any = None, keepdims: bool = Fal
 
 @function("reduce_prod")
 def _reduce_prod(graph: Graph, value: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """Multiplies integers modulo powers of two, which ONNX Runtime does along no open axis."""
+    """Multiplies integers modulo powers of two; ONNX Runtime's ReduceProd saturates."""
     x = to_tensor(graph, value)
-    axes, _ = _reduced_shape(x, axis, keeps_axes=keepdims)
-    if x.dtype.is_integer and all(x.shape[a] for a in axes):
+    if x.dtype.is_integer:
         return multiply_halves(graph, x, axis, keepdims)
     return _product(graph, x, axis, keepdims)
 
 
 def multiply_halves(graph: Graph, x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """Multiplies the elements along axes of known sizes, by products of halves.
-
-    Raises:
-      NoOperationError: a size is open.
-    """
+    """Multiplies the elements along axes, by products of halves."""
     axes, _ = _reduced_shape(x, axis, keeps_axes=keepdims)
     for place in axes:
-        size = x.shape[place]
-        if not size:
-            raise NoOperationError("ONNX has no product along an open or empty axis for this dtype")
+        if not x.shape[place]:
+            x = _multiply_open_axis(graph, x, place)
         before = (slice(None),) * place
-        while size > 1:
+        while (size := x.shape[place]) > 1:
             half = size // 2
             low, high = x[(*before, slice(half))], x[(*before, slice(half, 2 * half))]
             pairs = graph.make("multiply", low, high)
             odd = [x[(*before, slice(2 * half, None))]] if size % 2 else []
             x = graph.make("concat", [pairs, *odd], place) if odd else pairs
-            size = half + len(odd)
     return x if keepdims else graph.make("squeeze", x, axes)
+
+
+def _multiply_open_axis(graph: Graph, x: Tensor, axis: int) -> Tensor:
+    """Multiplies the elements along an axis of open size, which keeps a size of 1."""
+    before = (slice(None),) * axis
+    one = graph.constant(np.ones((), x.dtype.as_numpy_dtype))
+
+    def size(rows: Tensor) -> Any:
+        return graph.call("shape", rows)[axis]
+
+    def pad(rows: Tensor, count: Any) -> Tensor:
+        amounts = [[0, count if i == axis else 0] for i in range(rows.shape.rank)]
+        return graph.make("pad", rows, amounts, one)
+
+    def step(rows: Tensor) -> list[Tensor]:
+        half = (size(rows) + 1) // 2
+        even = pad(rows, size(rows) % 2)
+        pairs = graph.make(
+            "multiply", even[(*before, slice(half))], even[(*before, slice(half, None))]
+        )
+        return [pairs]
+
+    shape = [None if i == axis else n for i, n in enumerate(x.shape)]
+    # A one more, so that no elements have the product 1.
+    (result,) = graph.call(
+        "while_loop", lambda rows: size(rows) > 1, step, [pad(x, 1)], shape_invariants=[shape]
+    )
+    result.set_shape([1 if i == axis else n for i, n in enumerate(x.shape)])
+    assert isinstance(result, Tensor), "a loop returns tensors"
+    return result
 
 
 def _reduction_of_flags(name: str, operation: str) -> Callable[..., Tensor]:

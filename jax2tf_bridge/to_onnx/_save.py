@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import errno
+import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -16,9 +16,8 @@ from jax2tf_bridge._utils import reraise_interrupts
 from jax2tf_bridge.errors import (
     Argument,
     Message,
-    MissingDependencyError,
     SavingError,
-    make_path_error,
+    name_missing_package,
 )
 from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.signatures import (
@@ -26,10 +25,12 @@ from jax2tf_bridge.signatures import (
     Signature,
     SignatureInputs,
     Signatures,
+    export_signatures,
     keys_as_words,
+    list_serving_options,
+    make_example,
     name_ports,
     open_params,
-    prepare,
     served_text,
     weight_leaves,
 )
@@ -42,7 +43,7 @@ from jax2tf_bridge.storage import (
     whole_directory,
 )
 from jax2tf_bridge.targets import Target
-from jax2tf_bridge.to_onnx._check import CheckedModel, check_model
+from jax2tf_bridge.to_onnx._check import check_model
 from jax2tf_bridge.to_onnx._convert import ExternalData, convert_function
 
 if TYPE_CHECKING:
@@ -129,28 +130,35 @@ def save_onnx(
     *,
     params: Any = None,
     opset: int = 18,
+    functions: bool = False,
     platforms: Sequence[str] | None = None,
     verify: bool = True,
+    overwrite: bool = False,
 ) -> OnnxModel:
     """Writes an ONNX model of a function, or one model for each of several functions.
 
     The models use ONNX's standard operations alone, with open sizes, loops and branches as in the
     function. bfloat16 is computed as float32. Complex numbers have their real and imaginary parts
     along a new last axis of inputs and outputs. Nodes are named after the lines of the function.
-    Needs the packages onnx, and JAX for JAX functions.
+    Needs the package onnx, and JAX for JAX functions.
 
     Args:
-      path: the file; an existing file is replaced when the new one is complete. For several
-        functions, a new folder for the files NAME.onnx and one file with the weights of all.
+      path: the file, which must not exist. For several functions, a folder for the files NAME.onnx
+        and one file with the weights of all, which must not exist or must be empty.
       signatures: a function, or a mapping from names to functions, as in `save`. Each function is a
         Signature, a JAX function, a PortableFunction, or the path of a .jaxfn file.
       params: the weights, as in `save`. Those of more than 1.9 GB, and those of several functions,
         are stored in a file beside the models.
       opset: the version of ONNX's operations, 18 to 23.
+      functions: whether functions that the user wrapped in `jax.jit`, and that are called several
+        times, become functions of the model, with the arrays as inputs. The file is smaller, and
+        viewers show one node for each call; ONNX Runtime takes longer to load it, OpenVINO does not
+        read it, and quantisation tools leave the functions out.
       platforms: the platforms of JAX functions, as in `export`; ONNX gets the lowering for CPU.
       verify: whether to run each model once in ONNX Runtime, if it is installed, and to compare it
         with JAX, if that is installed. The inputs are `args` and `example` of the Signature, or
         else random floats and zeros, with open sizes of 2.
+      overwrite: whether to replace a file or a folder of models at `path`; a folder on disk only.
 
     Returns:
       A description of the models. Print it.
@@ -164,6 +172,7 @@ def save_onnx(
       FileFormatError: `params` is a file of another format, or is damaged.
       ExportError: an export fails, as in `export`.
       MissingDependencyError: onnx is not installed.
+      FileExistsError: `path` exists and may not be replaced.
       OSError: the file cannot be written; `path` is checked before any work.
 
     >>> import tempfile, numpy as np
@@ -184,42 +193,42 @@ def save_onnx(
         )
     is_single = not isinstance(signatures, Mapping) or len(signatures) == 1
     if is_single:
-        check_file_path(path, bytes_of="save_onnx")
+        check_file_path(path, bytes_of="save_onnx", overwrite=overwrite)
     else:
-        _check_new_folder(path)
+        check_free(as_path(path), overwrite=overwrite, has=_DATA_FILE)
     with reraise_interrupts() as check_interrupts, open_params(params) as weights:
-        prepared = prepare(signatures, weights, platforms, Target.converters())
-        for name, each in prepared.items():
-            _check_options(name, each.signature)
+        exported = export_signatures(
+            signatures,
+            weights,
+            platforms,
+            Target.converters(),
+            "an ONNX model is one function of arrays that changes nothing: it has no padding, "
+            "defaults, TensorFlow code or variables",
+            list_refused=_list_refused_options,
+        )
+        check_interrupts()
         words = keys_as_words(weights)
-        functions = {}
-        for name, each in prepared.items():
-            functions[name] = _NamedFunction.of(
-                name, each.with_function(), words if each.takes_params else None
-            )
-            check_interrupts()
+        named = {
+            name: _NamedFunction.of(name, each, words if each.takes_params else None)
+            for name, each in exported.items()
+        }
+        convert = functools.partial(_NamedFunction.convert, opset=opset, functions=functions)
         if not is_single:
-            return _write_folder(path, functions, opset, verify=verify)
-        ((name, function),) = functions.items()
-        return _write_file(path, name, function, opset, verify=verify)
-
-
-def _check_new_folder(path: str | os.PathLike[str]) -> None:
-    place = as_path(path)
-    try:
-        check_free(place, overwrite=False)
-    except FileExistsError:  # its text names `overwrite`, which only other functions take
-        text = "is there already. Remove it, or name a new folder"
-        raise make_path_error(FileExistsError, errno.EEXIST, text, place) from None
+            described, external_size = _write_folder(
+                path, named, convert, verify=verify, overwrite=overwrite
+            )
+        else:
+            ((name, function),) = named.items()
+            signature, external_size = _write_file(
+                path, name, function, convert, verify=verify, overwrite=overwrite
+            )
+            described = {name: signature}
+        return OnnxModel(as_path(path), described, external_size, opset)
 
 
 def _import_onnx() -> None:
-    try:
+    with name_missing_package("Writing an ONNX model"):
         import onnx  # noqa: F401
-    except ModuleNotFoundError as e:
-        if e.name != "onnx":
-            raise
-        raise MissingDependencyError("onnx", "onnx", "Writing an ONNX model") from e
 
 
 @dataclass(frozen=True)
@@ -255,9 +264,30 @@ class _NamedFunction:
         pairs = zip(self.outputs, self.portable.out_avals, strict=True)
         return {name: ServedArray.of_aval(aval) for name, aval in pairs}
 
-    def check(self, model: bytes | Path, name: str) -> CheckedModel:
-        """Runs a model of it, and compares it with JAX."""
-        return check_model(model, name, self.signature, self.inputs, self.outputs, self.weights)
+    def convert(
+        self, external: ExternalData | None, *, opset: int, functions: bool
+    ) -> onnx.ModelProto:
+        """Makes a model of it."""
+        return convert_function(
+            self.portable,
+            self.inputs,
+            self.outputs,
+            self.weights,
+            opset=opset,
+            functions=functions,
+            external=external,
+        )
+
+    def describe(self, path: AnyPath, size: int, checked: str) -> OnnxSignature:
+        """Describes a model of it that was written."""
+        return OnnxSignature(path, self.served_inputs, self.served_outputs, size, checked)
+
+    def check(self, model: bytes | Path, name: str) -> str:
+        """Runs a model of it, and compares it with JAX; returns how it was checked."""
+        example = make_example(name, self.signature, self.served_inputs)
+        return check_model(
+            model, name, self.portable, self.inputs, self.outputs, self.weights, example
+        )
 
     @staticmethod
     def of(name: str, signature: Signature, params: Any) -> _NamedFunction:
@@ -290,56 +320,33 @@ class _NamedFunction:
         weights = {}
         for i, leaf in enumerate(leaves):
             unique = leaf.name if leaf.name not in taken else f"params/{leaf.name}"
-            weights[i] = unique, _in_graph(leaf.array(), portable.in_avals[i].op_dtype)
+            weights[i] = unique, leaf.array()
         return _NamedFunction(signature, inputs, outputs, weights)
 
 
-def _in_graph(array: np.ndarray, dtype: str) -> np.ndarray:
-    """Returns an array in the dtype of the graph; bfloat16 becomes float32."""
-    return array.astype(np.dtype(dtype)) if array.dtype.name != dtype else array
+_Convert: TypeAlias = "Callable[[_NamedFunction, ExternalData | None], onnx.ModelProto]"
 
 
-_OTHER_OPTIONS = ("defaults", "updates_params")
-_PADDING_OPTIONS = ("buckets", "mask", "pad_values", "unchecked_padding")
-
-
-def _check_options(name: str, signature: Signature) -> None:
-    """Raises for options that an ONNX model has no place for."""
-    options = [option for option in _PADDING_OPTIONS if getattr(signature.padding, option)]
-    options += [option for option in _OTHER_OPTIONS if getattr(signature, option)]
+def _list_refused_options(signature: Signature) -> list[str]:
+    """Lists the options that an ONNX model has no place for."""
+    options = list_serving_options(signature)
+    options += ["updates_params"] if signature.updates_params else []
     processing = signature.processing
     options += [f for f in ("preprocess", "postprocess") if getattr(processing, f) is not None]
     options += ["seed='scalar'"] if signature.seed == "scalar" else []
-    if options:
-        raise SavingError(
-            f"The signature {name} has {' and '.join(options)}, and an ONNX model is one function "
-            "of arrays that changes nothing: it has no padding, defaults, TensorFlow code or "
-            "variables. Leave them out."
-        )
-
-
-def _convert(
-    function: _NamedFunction, opset: int, external: ExternalData | None
-) -> onnx.ModelProto:
-    return convert_function(
-        function.portable,
-        function.inputs,
-        function.outputs,
-        function.weights,
-        opset=opset,
-        external=external,
-    )
-
-
-def _describe(
-    path: AnyPath, function: _NamedFunction, size: int, checked: CheckedModel
-) -> OnnxSignature:
-    return OnnxSignature(path, function.served_inputs, function.served_outputs, size, str(checked))
+    return options
 
 
 def _write_file(
-    path: str | os.PathLike[str], name: str, function: _NamedFunction, opset: int, *, verify: bool
-) -> OnnxModel:
+    path: str | os.PathLike[str],
+    name: str,
+    function: _NamedFunction,
+    convert: _Convert,
+    *,
+    verify: bool,
+    overwrite: bool,
+) -> tuple[OnnxSignature, int]:
+    """Writes one model; returns its description and the size of the file with its weights."""
     size = sum(array.nbytes for _, array in function.weights.values())
     place = as_path(path)
     data_name = f"{place.name}.data"
@@ -347,43 +354,64 @@ def _write_file(
         external = None
         if size > _MAX_BYTES:
             beside = place.parent / data_name
-            file = stack.enter_context(replace_file_at(beside, bytes_of="save_onnx"))
-            external = ExternalData(data_name, file)
-        model = _convert(function, opset, external)
+            weights = stack.enter_context(
+                replace_file_at(beside, bytes_of="save_onnx", overwrite=overwrite)
+            )
+            external = ExternalData(data_name, weights)
+        model = convert(function, external)
         data = model.SerializeToString()
         if not verify:
-            checked = CheckedModel("not run")
+            checked = "not run"
         elif external is None:
             checked = function.check(data, name)
-        else:  # ONNX Runtime reads weights at the final path, which may hold others now
-            checked = CheckedModel("not run: its weights are in another file")
-    with replace_file_at(path, bytes_of="save_onnx") as file:
+        elif isinstance(place, Path):
+            weights.flush()
+            checked = _check_with_weights_at(Path(weights.name), model, name, function)
+        else:
+            checked = "not run: its weights are not on this machine's disk"
+    with replace_file_at(path, bytes_of="save_onnx", overwrite=overwrite) as file:
         file.write(data)
-    described = _describe(place, function, len(data), checked)
-    return OnnxModel(place, {name: described}, external.size if external else 0, opset)
+    described = function.describe(place, len(data), checked)
+    return described, external.size if external else 0
+
+
+def _check_with_weights_at(
+    weights: Path, model: onnx.ModelProto, name: str, function: _NamedFunction
+) -> str:
+    """Checks a model whose weights have not got their final name yet."""
+    for tensor in model.graph.initializer:
+        for fact in tensor.external_data:
+            if fact.key == "location":
+                fact.value = weights.name
+    path = weights.with_suffix(".onnx")
+    try:
+        path.write_bytes(model.SerializeToString())
+        return function.check(path, name)
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def _write_folder(
     path: str | os.PathLike[str],
     functions: Mapping[str, _NamedFunction],
-    opset: int,
+    convert: _Convert,
     *,
     verify: bool,
-) -> OnnxModel:
+    overwrite: bool,
+) -> tuple[dict[str, OnnxSignature], int]:
+    """Writes several models; returns their descriptions and the size of the file of weights."""
     described: dict[str, OnnxSignature] = {}
     place = as_path(path)
-    with whole_directory(place, has=_DATA_FILE) as folder:
+    with whole_directory(place, overwrite=overwrite, has=_DATA_FILE) as folder:
         folder.mkdir()
         with (folder / _DATA_FILE).open("wb") as file:
             external = ExternalData(_DATA_FILE, file)
-            models = {name: _convert(each, opset, external) for name, each in functions.items()}
+            models = {name: convert(each, external) for name, each in functions.items()}
         for name, model in models.items():
             target = folder / f"{name}.onnx"
             target.write_bytes(model.SerializeToString())
             function = functions[name]
-            checked = CheckedModel("not run")
-            if verify:
-                checked = function.check(target, name)
+            checked = function.check(target, name) if verify else "not run"
             size = target.stat().st_size
-            described[name] = _describe(place / target.name, function, size, checked)
-    return OnnxModel(place, described, external.size, opset)
+            described[name] = function.describe(place / target.name, size, checked)
+    return described, external.size

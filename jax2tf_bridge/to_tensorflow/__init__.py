@@ -1,15 +1,9 @@
 """Converts portable functions to TensorFlow functions. Never imports jax."""
 
-from jax2tf_bridge.errors import MissingDependencyError
+from jax2tf_bridge.errors import name_missing_package
 
-try:
+with name_missing_package("Making a TensorFlow function"):
     import tensorflow as _tf  # noqa: F401
-except ModuleNotFoundError as e:
-    if e.name != "tensorflow":
-        raise
-    raise MissingDependencyError(
-        "TensorFlow", "tensorflow-cpu", "Making a TensorFlow function"
-    ) from e
 
 from jax2tf_bridge.to_tensorflow import _tf_compat
 from jax2tf_bridge.to_tensorflow._constants import CapturedArrays as CapturedArrays
@@ -34,9 +28,10 @@ from jax2tf_bridge.to_tensorflow._forms import make_form as make_form
 from jax2tf_bridge.to_tensorflow._function import to_tf
 from jax2tf_bridge.to_tensorflow._gradient import StoredGradients as StoredGradients
 from jax2tf_bridge.to_tensorflow._gradient import call_flat as call_flat
+from jax2tf_bridge.to_tensorflow._gradient import convert_cotangent as convert_cotangent
 from jax2tf_bridge.to_tensorflow._gradient import has_tensorflow_gradient as has_tensorflow_gradient
+from jax2tf_bridge.to_tensorflow._op import call_operations as call_operations
 from jax2tf_bridge.to_tensorflow._op import check_function as check_function
-from jax2tf_bridge.to_tensorflow._operations_call import call_operations as call_operations
 from jax2tf_bridge.to_tensorflow._replaced_modules import remove_operations as remove_operations
 from jax2tf_bridge.to_tensorflow._replaced_modules import (
     replace_call_modules as replace_call_modules,

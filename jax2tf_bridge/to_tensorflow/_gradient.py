@@ -12,8 +12,7 @@ from jax2tf_bridge.portable import Aval, PortableFunction
 from jax2tf_bridge.to_tensorflow import _tf_compat
 from jax2tf_bridge.to_tensorflow._constants import Constants, Key, constant_key
 from jax2tf_bridge.to_tensorflow._dtypes import op_spec
-from jax2tf_bridge.to_tensorflow._op import call_op, check_versions
-from jax2tf_bridge.to_tensorflow._operations_call import call_operations
+from jax2tf_bridge.to_tensorflow._op import call_op, call_operations, check_versions
 from jax2tf_bridge.to_tensorflow._shapes import EarlierShapeCheck, ShapeContract
 from jax2tf_bridge.to_tensorflow._tf_functions import TracedOnce, opaque_to_autograph
 
@@ -305,7 +304,7 @@ def _pull_back(
     else:
         arg_cotangents = _call_vjp(callee, [*primals, *out_cotangents])
     return [
-        _conjugate(value) if aval.is_differentiable else None
+        convert_cotangent(value) if aval.is_differentiable else None
         for value, aval in zip(arg_cotangents, portable.in_avals, strict=True)
     ]
 
@@ -338,10 +337,10 @@ def _to_jax_cotangent(cotangent: tf.Tensor | None, aval: Aval, result: tf.Tensor
     if cotangent is None:
         return tf.zeros_like(result)
     # The cotangent may be sparse, as that of tf.gather is.
-    return _conjugate(tf.convert_to_tensor(cotangent))
+    return convert_cotangent(tf.convert_to_tensor(cotangent))
 
 
-def _conjugate(value: tf.Tensor) -> tf.Tensor:
+def convert_cotangent(value: tf.Tensor) -> tf.Tensor:
     """Converts between the conventions of TensorFlow and JAX for complex gradients.
 
     JAX multiplies a cotangent by the Jacobian, TensorFlow by its conjugate.

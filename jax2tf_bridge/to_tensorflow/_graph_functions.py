@@ -52,7 +52,7 @@ def check_graph_functions(portable: PortableFunction, max_call_results: int | No
 
 def register_graph_functions(portable: PortableFunction) -> list[str]:
     """Adds a portable function's graphs to the current graph, and returns their names."""
-    functions = [_get_function(portable, function) for function in portable.graph_functions]
+    functions = get_graph_functions(portable)
     if not tf.executing_eagerly():
         for function in functions:
             function.add_to_graph(tf.compat.v1.get_default_graph())

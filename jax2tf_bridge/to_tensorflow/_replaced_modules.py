@@ -11,7 +11,7 @@ from jax2tf_bridge.errors import ModuleError
 from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.to_tensorflow import _tf_compat
 from jax2tf_bridge.to_tensorflow._dtypes import op_spec
-from jax2tf_bridge.to_tensorflow._operations_call import call_operations
+from jax2tf_bridge.to_tensorflow._op import call_operations
 
 _CALL_MODULE = "XlaCallModule"
 _CALL_OPS = ("PartitionedCall", "StatefulPartitionedCall")
@@ -82,9 +82,7 @@ def _replace_call_modules(
         meta_graph.meta_info_def.tensorflow_version = tf.__version__
         newest = next(iter(callers.values())).graph_def.versions.producer
         meta_graph.graph_def.versions.producer = newest
-    remaining = [operation for operation in operations.op if operation.name != _CALL_MODULE]
-    del operations.op[:]
-    operations.op.extend(remaining)
+    _drop_from_list(operations, {_CALL_MODULE})
 
 
 _IDENTITIES = frozenset({"EnsureShape", "PreventGradient"})
@@ -99,11 +97,13 @@ def _remove_checks(meta_graph: Any) -> None:
             node.op = "Identity"
             for name in [n for n in node.attr if n != "T" and not n.startswith("_")]:
                 del node.attr[name]
-    operations = meta_graph.meta_info_def.stripped_op_list
-    unused = {"Assert", *_IDENTITIES}
-    kept_operations = [operation for operation in operations.op if operation.name not in unused]
+    _drop_from_list(meta_graph.meta_info_def.stripped_op_list, {"Assert", *_IDENTITIES})
+
+
+def _drop_from_list(operations: Any, names: Collection[str]) -> None:
+    kept = [operation for operation in operations.op if operation.name not in names]
     del operations.op[:]
-    operations.op.extend(kept_operations)
+    operations.op.extend(kept)
 
 
 def remove_operations(graph: Any, kinds: Collection[str]) -> None:
@@ -119,9 +119,7 @@ def remove_operations(graph: Any, kinds: Collection[str]) -> None:
             continue
         removed = {f"^{node.name}" for node in nodes if node.op in kinds}
         for node in kept:
-            inputs = [name for name in node.input if name not in removed]
-            del node.input[:]
-            node.input.extend(inputs)
+            node.input[:] = [name for name in node.input if name not in removed]
         del nodes[:]
         nodes.extend(kept)
     for function in graph.library.function:

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge.bytecode import ModuleSummary, read_summary
+from jax2tf_bridge.bytecode import read_summary
 from jax2tf_bridge.errors import ShardingError
 from jax2tf_bridge.portable import (
     CALLS_OF_PARTS,
@@ -62,7 +62,8 @@ def check_devices(portable: PortableFunction, *, is_gradient: bool = False) -> N
         return
     over = f"{portable.name} is sharded over {portable.module.nr_devices} devices"
     other_platforms = [platform for platform in portable.platforms if platform != "tpu"]
-    if _is_manual(read_summary(portable.module.data)):
+    summary = read_summary(portable.module.data)
+    if not _MANUAL_OPERATIONS.isdisjoint({*summary.custom_calls, *summary.operations}):
         raise ShardingError(
             f"{over}, and computes on each device's part separately (jax.shard_map), so it cannot "
             f"run on one device, as {_name_runtime(other_platforms)} would. Serve it {_ON_TPU}; or "
@@ -163,10 +164,6 @@ def _annotate(
     if as_list != as_grid:
         attributes[_AS_GRID] = as_grid
     return _tf_compat.add_xla_sharding(tensor, as_list, attributes)
-
-
-def _is_manual(module: ModuleSummary) -> bool:
-    return not _MANUAL_OPERATIONS.isdisjoint({*module.custom_calls, *module.operations})
 
 
 @opaque_to_autograph

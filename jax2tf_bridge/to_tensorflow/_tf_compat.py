@@ -65,7 +65,8 @@ _FREEZE = SeamName(
     "tensorflow.python.framework.convert_to_constants",
     "convert_variables_to_constants_v2",
     "2.15 to 2.22",
-    "no TensorFlow.js model can be written: ModuleError",
+    "no TensorFlow.js model can be written, and verify(locate=True) cannot read the tensors of a "
+    "graph: ModuleError",
 )
 _LOGICAL_DEVICES = "tensorflow.python.compiler.xla.experimental.xla_sharding"
 _TILE = SeamName(_LOGICAL_DEVICES, "tile", "2.15 to 2.22", "no tensor can be split: ShardingError")
@@ -99,15 +100,6 @@ SEAM: Sequence[SeamName] = (
 )
 LOGICAL_DEVICES_SEAM: Sequence[SeamName] = (_TILE, _REPLICATE)
 """Names that only `annotate_logical_devices` uses."""
-
-_FREEZE = SeamName(
-    "tensorflow.python.framework.convert_to_constants",
-    "convert_variables_to_constants_v2",
-    "2.15 to 2.22",
-    "verify(locate=True) cannot read the tensors of a graph: ModuleError",
-)
-INLINING_SEAM: Sequence[SeamName] = (_FREEZE,)
-"""Names that only `inline_functions` uses."""
 
 
 def inline_functions(function: Any) -> Any:

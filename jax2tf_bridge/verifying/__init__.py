@@ -1,13 +1,9 @@
 """Compares a SavedModel in TensorFlow with the JAX function that it came from; needs both."""
 
-from jax2tf_bridge.errors import MissingDependencyError
+from jax2tf_bridge.errors import name_missing_package
 
-try:
+with name_missing_package("verify"):
     import tensorflow as _tf  # noqa: F401
-except ModuleNotFoundError as e:
-    if e.name != "tensorflow":
-        raise
-    raise MissingDependencyError("TensorFlow", "tensorflow-cpu", "verify") from e
 
 from jax2tf_bridge.loading import load as _load  # noqa: F401  # raises if JAX is missing
 from jax2tf_bridge.verifying._locating import Location

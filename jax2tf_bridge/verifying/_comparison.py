@@ -292,6 +292,7 @@ class ComparedPair:
                 for (name, aval), value in zip(self._outputs.items(), expected, strict=True):
                     if aval.is_key:
                         value = jax.random.key_data(value)
+                    value = self._to_runtime(value)
                     differences["output", name].add(value, results[name], sizes)
                 # The scale ignores infinite numbers.
                 scale = SMALL_GRADIENT * max(map(largest_finite, by_jax), default=0.0)
@@ -365,9 +366,17 @@ class ComparedPair:
             self._restore_weights()
         else:
             model = self._runtime.trace(_make_arrays(tensors), names)
+            function.values = [self._to_runtime(value) for value in function.values]
         places = [i for i, name in enumerate(self._outputs) if name not in self._updated]
         function.outputs = [function.outputs[i] for i in places]
         return locate(function, model, tolerance)
+
+    def _to_runtime(self, value: Any) -> Any:
+        """Returns a value of JAX in the dtype that the runtime has for it."""
+        if value is None or self._runtime is None or self._runtime.has_uint32:
+            return value
+        array = np.asarray(value)
+        return array.view(np.int32) if array.dtype == np.uint32 else value
 
     def _trace_in_tensorflow(self, tensors: Mapping[str, tf.Tensor], names: Sequence[str]) -> Trace:
         specs = self._specs

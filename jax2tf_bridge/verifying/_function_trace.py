@@ -73,8 +73,8 @@ def _trace_jaxpr(
     ]
 
     def trace_body(place: int) -> Trace | None:
-        found = _find_loop_body(recorder.paths[place][-1], trace, trace.steps[place])
-        return None if found is None else _trace_jaxpr(*found, recorder.paths[place], options)
+        call = _find_loop_body(recorder.paths[place][-1], trace, trace.steps[place])
+        return None if call is None else _trace_jaxpr(*call, recorder.paths[place], options)
 
     trace.steps = [
         replace(step, trace_body=functools.partial(trace_body, place))

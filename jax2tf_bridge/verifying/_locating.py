@@ -202,8 +202,8 @@ class _Search:
 
     def __init__(self, function: Trace, model: Trace, tolerance: float | None) -> None:
         self._function, self._model, self._tolerance = function, model, tolerance
-        self._made_by = {v: s for s in function.steps for v in s.results}
-        self._model_made_by = {v: s for s in model.steps for v in s.results}
+        self._producers = {v: s for s in function.steps for v in s.results}
+        self._model_producers = {v: s for s in model.steps for v in s.results}
         self._function_constants = self._find_constants()
         # The tensors that equal each value, exactly and up to the order of axes.
         self._exact: dict[int, set[int]] = {}
@@ -248,7 +248,7 @@ class _Search:
             if first is not None:
                 break
         # An output that only moves numbers.
-        first = first or fallback or self._made_by.get(outputs[0])
+        first = first or fallback or self._producers.get(outputs[0])
         if first is None:
             return None
         inner = None if first.trace_body is None else self._find_inside(first.trace_body, tensors)
@@ -258,7 +258,7 @@ class _Search:
         self, trace_body: Callable[[], Trace | None], tensors: Iterable[int]
     ) -> Location | None:
         """Finds the line inside a loop or branch, if its first iteration shows the difference."""
-        loops = {id(s): s for s in map(self._model_made_by.__getitem__, tensors) if s.trace_body}
+        loops = {id(s): s for s in map(self._model_producers.__getitem__, tensors) if s.trace_body}
         function = trace_body() if loops else None
         if function is None:
             return None
@@ -331,7 +331,7 @@ class _Search:
         return needed
 
     def _moves_only(self, values: Iterable[int]) -> bool:
-        return all(self._made_by[v].operation in _STRUCTURAL for v in values)
+        return all(self._producers[v].operation in _STRUCTURAL for v in values)
 
     def _find_suspects(
         self, needed: set[int], wrong: set[int], *, min_information: int
@@ -355,10 +355,10 @@ class _Search:
         pending = list(wrong)
         while pending:
             value = pending.pop()
-            if value in suspects or value in confirmed or value not in self._made_by:
+            if value in suspects or value in confirmed or value not in self._producers:
                 continue
             suspects.add(value)
-            pending += self._made_by[value].operands
+            pending += self._producers[value].operands
         return suspects & needed
 
     def _is_confirmed(self, value: int, wrong: set[int], min_information: int) -> bool:
@@ -384,16 +384,17 @@ class _Search:
 
     def _find_unexplained(self, outputs: Sequence[int], explained: set[int]) -> list[int]:
         """Returns the tensors that equal no value, and on which the outputs depend, in order."""
-        found: set[int] = set()
+        unexplained: set[int] = set()
         pending = list(outputs)
         while pending:
             tensor = pending.pop()
-            step = self._model_made_by.get(tensor)
-            if tensor in found or step is None or (tensor in explained and tensor not in outputs):
+            step = self._model_producers.get(tensor)
+            is_explained = tensor in explained and tensor not in outputs
+            if tensor in unexplained or step is None or is_explained:
                 continue
-            found.add(tensor)
+            unexplained.add(tensor)
             pending += step.operands
-        return [t for step in self._model.steps for t in step.results if t in found]
+        return [t for step in self._model.steps for t in step.results if t in unexplained]
 
     def _is_moved_wrongly(self, step: Step, tensors: Iterable[int]) -> bool:
         """Returns whether a tensor has the moved numbers of the operand, in a wrong order."""
@@ -402,7 +403,7 @@ class _Search:
         sizes = {_size_key(self._function.values[v]) for v in step.results}
         sources = {t for v in step.operands for t in self._exact.get(v, ())}
         for tensor in tensors:
-            value, operands = self._model.values[tensor], self._model_made_by[tensor].operands
+            value, operands = self._model.values[tensor], self._model_producers[tensor].operands
             is_moved = self._moves(tensor) and bool(operands) and operands[0] in sources
             if is_moved and value is not None and _size_key(value) in sizes:
                 return True
@@ -429,9 +430,9 @@ class _Search:
             value = self._model.values[tensor]
             if value is None or _size_key(value) not in sizes:
                 continue
-            taken = set(self._model_made_by[tensor].operands)
-            unknown = [t for t in taken - known if not _is_index(self._model.values[t])]
-            if not unknown and all(taken & sources for sources in variable or operands):
+            inputs = set(self._model_producers[tensor].operands)
+            unknown = [t for t in inputs - known if not _is_index(self._model.values[t])]
+            if not unknown and all(inputs & sources for sources in variable or operands):
                 return True
         return False
 
@@ -444,29 +445,29 @@ class _Search:
             # A result that equals an operand, such as that of a maximum without effect.
             if any(tensors <= self._similar.get(v, set()) for v in step.operands):
                 return True
-            computed = [t for t in tensors if t in self._model_made_by and not self._moves(t)]
+            computed = [t for t in tensors if t in self._model_producers and not self._moves(t)]
             equals = [
                 v
                 for v, others in self._similar.items()
                 if others == tensors
-                and v in self._made_by
-                and self._made_by[v].operation == step.operation
+                and v in self._producers
+                and self._producers[v].operation == step.operation
             ]
             if len(computed) < len(equals):
                 return True
         return False
 
     def _moves(self, tensor: int) -> bool:
-        kind = self._model_made_by[tensor].operation.replace("_", "").lower()
+        kind = self._model_producers[tensor].operation.replace("_", "").lower()
         return kind.startswith(_MOVES)
 
     def _list_sources(self, value: int) -> set[int]:
         """Returns the tensors of a value, and of the values that it has its numbers from."""
         tensors = set(self._similar.get(value, ()))
-        step = self._made_by.get(value)
+        step = self._producers.get(value)
         while step is not None and step.operation in _STRUCTURAL and step.operands:
             tensors.update(self._similar.get(step.operands[0], ()))
-            step = self._made_by.get(step.operands[0])
+            step = self._producers.get(step.operands[0])
         return tensors
 
     def _make_location(self, step: Step, tensors: Sequence[int]) -> Location:
@@ -480,23 +481,25 @@ class _Search:
         return Location(
             step.name,
             step.operation,
-            self._model_made_by[tensor].name,
+            self._model_producers[tensor].name,
             index,
             expected[index].item(),
             actual[index].item(),
         )
 
     def _choose_tensor(self, step: Step, expected: Any, tensors: Sequence[int]) -> int | None:
-        """Returns the first unexplained tensor of the value's size, best one made from operands."""
+        """Returns the first tensor of the value's size, one computed from the operands if any."""
         sources = {t for v in step.operands for t in self._similar.get(v, ())}
-        fitting = [
+        candidates = [
             t
             for t in tensors
             if self._model.values[t] is not None
             and _size_key(self._model.values[t]) == _size_key(expected)
         ]
-        made = [t for t in fitting if not sources.isdisjoint(self._model_made_by[t].operands)]
-        return next(iter([*made, *fitting]), None)
+        from_operands = [
+            t for t in candidates if not sources.isdisjoint(self._model_producers[t].operands)
+        ]
+        return next(iter([*from_operands, *candidates]), None)
 
 
 def _align(actual: Any, expected: Any) -> Any:

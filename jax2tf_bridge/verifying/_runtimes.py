@@ -1,4 +1,4 @@
-"""Runs a model in LiteRT, ONNX Runtime or OpenVINO, and computes each of its tensors there."""
+"""Runs a model in another runtime, and computes each of its tensors there."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import tensorflow as tf
 from jax2tf_bridge.errors import Argument, BridgeError, Message, MissingDependencyError
 from jax2tf_bridge.inspecting import read_litert_signature
 from jax2tf_bridge.verifying._locating import Step, Trace
+from jax2tf_bridge.verifying._tensorflow_js import TensorFlowJs
 
 Arrays = Mapping[str, Any]
 
@@ -26,6 +27,7 @@ RUNTIMES = {
     "litert": "a .tflite file",
     "onnx": "an .onnx file",
     "openvino": "a SavedModel, or an .xml or .onnx file",
+    "tfjs": "the folder or the JSON file of a graph model",
 }
 """The runtimes, and the model that each runs."""
 
@@ -35,9 +37,11 @@ class RuntimeModel(Protocol):
 
     Attributes:
       title: the name of the runtime, and its version.
+      has_uint32: whether it has uint32; otherwise int32 has the same bits.
     """
 
     title: str
+    has_uint32: bool
 
     def list_names(self) -> tuple[list[str], list[str]]:
         """Lists the names of the inputs and outputs."""
@@ -63,7 +67,12 @@ def open_runtime(runtime: str, model: Path, signature: str) -> RuntimeModel:
     """
     if not model.exists():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(model))
-    kinds: dict[str, Any] = {"litert": _LiteRT, "onnx": _OnnxRuntime, "openvino": _OpenVino}
+    kinds: dict[str, Any] = {
+        "litert": _LiteRT,
+        "onnx": _OnnxRuntime,
+        "openvino": _OpenVino,
+        "tfjs": TensorFlowJs,
+    }
     opened: RuntimeModel = kinds[runtime](model, signature)
     return opened
 
@@ -109,6 +118,8 @@ def _name_missing(title: str, package: str, runtime: str) -> Iterator[None]:
 
 
 class _LiteRT:
+    has_uint32 = True
+
     def __init__(self, model: Path, signature: str) -> None:
         self._kind, self.title = _find_interpreter()
         self._data = model.read_bytes()
@@ -189,6 +200,8 @@ def _ignore_deprecation() -> Iterator[None]:
 
 
 class _OnnxRuntime:
+    has_uint32 = True
+
     def __init__(self, model: Path, signature: str) -> None:
         with _name_missing("ONNX Runtime", "onnxruntime", "onnx"):
             self._runtime = importlib.import_module("onnxruntime")
@@ -259,6 +272,8 @@ _ONNX_DTYPES: dict[str, Any] = {
 
 
 class _OpenVino:
+    has_uint32 = True
+
     def __init__(self, model: Path, signature: str) -> None:
         with _name_missing("OpenVINO", "openvino", "openvino"):
             self._ov = importlib.import_module("openvino")

@@ -55,8 +55,8 @@ class Difference:
         """Returns whether it is within the tolerance."""
         return self.relative <= self.tolerance
 
-    def add(self, expected: Any, actual: Any, sizes: Sizes, least_scale: float = 0.0) -> None:
-        """Adds the difference of a pair of arrays, whose scale is at least `least_scale`.
+    def add(self, expected: Any, actual: Any, sizes: Sizes, min_scale: float = 0.0) -> None:
+        """Adds the difference of a pair of arrays, whose scale is at least `min_scale`.
 
         Raises:
           BridgeError: the arrays have different shapes.
@@ -69,11 +69,11 @@ class Difference:
         distance = measure_distance(expected, actual)
         if distance.shares_nan:
             self.nan_at.append(dict(sizes))
-        relative = distance.relative(least_scale)
+        relative = distance.relative(min_scale)
         self.absolute = max(self.absolute, distance.absolute)
         if relative > self.relative:
             self.relative, self.sizes = relative, dict(sizes)
-            self.is_small = distance.scale < least_scale
+            self.is_small = distance.scale < min_scale
 
 
 def make_difference(what: str, name: str, dtype: str, tolerance: float | None) -> Difference:

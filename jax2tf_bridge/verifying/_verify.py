@@ -75,11 +75,11 @@ def verify(
       name: what the report calls the function; by default "module:function".
       locate: whether to find the first line of the function whose value differs, if an output
         does. All values of the function, and all tensors of the model, are computed for it.
-      runtime: what runs the model: "tensorflow", "litert", "onnx" (ONNX Runtime) or "openvino". All
-        but TensorFlow compare values only, no gradients.
+      runtime: what runs the model: "tensorflow", "litert", "onnx" (ONNX Runtime), "openvino" or
+        "tfjs" (TensorFlow.js in Node.js). All but TensorFlow compare values only, no gradients.
       model: the model that the runtime runs, converted from the SavedModel: a .tflite file for
-        "litert", an .onnx file for "onnx". "openvino" takes an .xml or .onnx file, or by default
-        runs the SavedModel.
+        "litert", an .onnx file for "onnx", the folder of `save_tfjs` or a JSON file in it for
+        "tfjs". "openvino" takes an .xml or .onnx file, or by default runs the SavedModel.
 
     Returns:
       The differences. `ok` is True if all are within the tolerance; printing it shows the report.
@@ -200,7 +200,7 @@ def check_runtime(runtime: str, model: str | os.PathLike[str] | None, rounds: in
             )
         return
     if model is None and runtime != "openvino":
-        example = {"litert": "model.tflite", "onnx": "model.onnx"}[runtime]
+        example = {"litert": "model.tflite", "onnx": "model.onnx", "tfjs": "web/model"}[runtime]
         raise BridgeError(
             Message(
                 Argument("runtime", runtime),

@@ -224,7 +224,6 @@ def _convert_nested(state: Any, keys: Keys, nested: NestedHandlers) -> Any:
 
 
 def _restore_nested(own: Any, state: Any, keys: Keys, nested: NestedHandlers) -> Any:
-    """Replaces nested states by restored objects."""
     if type(own) is not dict:
         return state if handlers_of(own) is None else nested.from_state(own, state, keys)
     if not isinstance(state, dict):

@@ -315,7 +315,6 @@ class _ObjectWalk(ABC):
         self._leaf_types = _LeafTypes()
 
     def run(self, root: Any) -> Any:
-        """Returns the result for the root."""
         opened = self._open(None, root)
         if not isinstance(opened, _ContainerFrame):
             return opened
@@ -388,8 +387,6 @@ class _ObjectWalk(ABC):
 
 
 class _StateMaker(_ObjectWalk):
-    """Makes the state of an object."""
-
     def _open(self, place: Any, item: Any) -> Any:
         handlers = handlers_of(item)
         if handlers is not None:

@@ -209,7 +209,7 @@ def test_dictionary_that_holds_itself() -> None:
     module.body = [module.function("main", []), module.custom_call(name, itself)]
     summary = summarize_checked(module.build())
     assert summary is not None
-    assert summary.custom_call_attributes("f") == [{"call_target_name": "f"}]
+    assert summary.custom_calls == {"f": 1}
 
 
 def test_large_constant_is_notsummarize_checked() -> None:

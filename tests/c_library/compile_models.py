@@ -21,7 +21,7 @@ from jax2tf_bridge import Signature, compile_library, load_library, save
 from shape_poly import solve_dimensions
 from tests.c_library.building import build_shared
 from tests.consumers.exchange import Report
-from tests.consumers.one_by_one import one_by_one
+from tests.consumers.one_by_one import note_size, note_time, one_by_one
 from tests.models.comparing import compare
 from tests.models.export_litert import answers
 from tests.models.export_models import named
@@ -45,9 +45,12 @@ def _compile(model: Model, folder: Path) -> list[str]:
         folder / "library", folder / "model", name=model.name, sizes=[dict(sizes)]
     )
     print(compiled, flush=True)
-    function = load_library(build_shared(compiled.path, folder / "build", model.name))
+    library = build_shared(compiled.path, folder / "build", model.name)
+    note_size("fixed", library)
+    function = load_library(library)
     inputs = dict(zip(served.inputs, expected["inputs"], strict=True))
     outputs = function(**inputs)
+    note_time("fixed", lambda: function(**inputs))
     results = [outputs[name] for name in served.outputs]
     names = list(served.outputs)
     tolerance = model.tolerance

@@ -326,8 +326,9 @@ def test_older_tensorflow(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_existing_folder_and_missing_library(model: Path, tmp_path: Path) -> None:
     with pytest.raises(FileExistsError) as raised:
         compile_library(model, model)
-    text = f"{model} is there already. Remove it, or name a new folder"
-    assert str(raised.value) == text
+    assert str(raised.value) == f"{model} is there already; overwrite=True replaces it"
+    with pytest.raises(FileExistsError, match=r"is not replaced: it has other contents, and no "):
+        compile_library(model, model, overwrite=True)
     absent = tmp_path / "absent"
     for call, text in (
         (load_library, "Write it with compile_library(..., shared=True)"),

@@ -77,4 +77,4 @@ def test_models(harness: Harness, record: Recorder, model: Model) -> None:
     outcome = report.outcomes()[model.name]
     assert not outcome.failures, str(outcome)
     for case, error in outcome.errors.items():
-        record("C library", model.name, case, error)
+        record("C library", model.name, case, error, outcome.measures.get(case))

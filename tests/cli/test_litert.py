@@ -57,6 +57,8 @@ def test_a_saved_model_with_ranges_of_its_inputs(ok: Ok, tmp_path: Path, file: P
     assert json.loads(printed) == inspect("model.tflite").as_json()
     found = _result(tmp_path / "model.tflite", "serving_default")
     np.testing.assert_allclose(found, predict(PARAMS, X)["y"], atol=0.05)
+    printed = ok("litert", "model", *words, "--integers-only")
+    assert "serving_default(x: int8[?,3]) -> (y: int8[?,2])" in printed
 
 
 def test_what_is_refused(run: Run, tmp_path: Path, file: Path) -> None:
@@ -71,6 +73,8 @@ def test_what_is_refused(run: Run, tmp_path: Path, file: Path) -> None:
         "Pass it alone, without NAME=",
         (file, *out, "--quantize", "int8"): "--quantize int8 measures ranges with inputs as they "
         "come: give some as --representative-data, a hundred or so.",
+        (file, *out, "--integers-only"): "--integers-only is for --quantize int8, --quantize "
+        "int16x8 and --quantize as_trained, which compute with integers.",
         (file, *out, "--representative-data", "uneven.npz"): "each array in uneven.npz needs "
         "one entry per call on its first axis, so these axes must be equal. Got: x (4, 3), "
         "y (3, 3)",

@@ -372,6 +372,7 @@ def test_a_plot_shows_percentiles() -> None:
     assert len([*same.iter(f"{name}polyline")]) == 1
 
 
+@pytest.mark.slow
 def test_a_load_in_a_session(ok: Ok, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TENSORFLOW_MODEL_SERVER", raising=False)
     monkeypatch.setenv("PATH", "/usr/bin:/bin")

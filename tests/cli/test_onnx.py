@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ import pytest
 from jax2tf_bridge import export, write_function, write_weights
 from tests.cli.conftest import Ok, Run
 from tests.to_onnx import running
+
+import onnx  # isort: skip  # where it is missing, the import of tests.to_onnx.running skips
 
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
 PARAMS = {"w": np.linspace(0, 2, 6, dtype=np.float32).reshape(3, 2)}
@@ -44,6 +47,19 @@ def test_a_file_as_a_model(ok: Ok, tmp_path: Path, file: Path) -> None:
         "  opset 20",
     ]
     assert _is_right(tmp_path / "model.onnx")
+
+
+@jax.jit
+def step(x: Any) -> Any:
+    x = jnp.tanh(x) + 1
+    return x * jnp.cos(x)
+
+
+def test_functions_of_the_model(ok: Ok, tmp_path: Path) -> None:
+    write_function(tmp_path / "f.jaxfn", export(lambda x: step(step(x)))(X))
+    ok("onnx", "f.jaxfn", "-o", "f.onnx", "--functions")
+    model = onnx.load(str(tmp_path / "f.onnx"))
+    assert [function.name for function in model.functions] == ["step"]
 
 
 def test_several_files_over_one_set_of_weights(ok: Ok, tmp_path: Path, file: Path) -> None:

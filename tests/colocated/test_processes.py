@@ -369,6 +369,7 @@ assert worker.call(only_here.f) is None
 """)
 
 
+@pytest.mark.slow
 def test_functions_that_remember_their_results(run: Run) -> None:
     run("""
 @functools.cache

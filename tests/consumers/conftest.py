@@ -32,17 +32,17 @@ def pytest_runtest_call() -> Generator[None, object, object]:
     return (yield from _skip_if_not_available())
 
 
-Recorder = Callable[[str, str, str, "float | str"], None]
+Recorder = Callable[..., None]
 
 
 @pytest.fixture
 def record(request: pytest.FixtureRequest) -> Recorder:
-    """Returns what takes a consumer, a model, a way and its largest error: for docs/models.md."""
+    """Returns `tests.models.consumers.record`, which does nothing without --record-errors."""
     from tests.models import consumers
 
     if request.config.getoption("--record-errors"):
         return consumers.record
-    return lambda consumer, model, way, error: None
+    return lambda consumer, model, way, error, measures=None: None
 
 
 @pytest.fixture(scope="session")

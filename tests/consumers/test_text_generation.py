@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,6 @@ import pytest
 from scripts._env import ROOT
 from tests.consumers.environments import environment, process_environment
 from tests.consumers.harness import Harness, consumer_base
-from tests.tutorials.test_tutorials import tutorial_python
 
 pytestmark = [pytest.mark.slow, pytest.mark.consumers]
 
@@ -37,29 +37,29 @@ def run(python: Path, *words: str | Path, packages: str = "") -> str:
     return done.stdout
 
 
-def write(folder: Path, *options: str) -> None:
-    """Writes the models, and 500 tokens that Keras Hub generates."""
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the models, and 500 tokens that Keras Hub generates."""
+    folder = tmp_path_factory.mktemp("generated")
     keras_hub = environment("keras-hub", consumer_base(), *KERAS_HUB)
     (packages,) = keras_hub.parent.parent.glob("lib/python3*/site-packages")
-    run(tutorial_python(), EXAMPLE / "write.py", folder, *options, packages=str(packages))
+    run(Path(sys.executable), EXAMPLE / "write.py", folder, "--onnx", packages=str(packages))
+    return folder
 
 
-def test_litert_generates_the_tokens_of_keras_hub(harness: Harness, tmp_path: Path) -> None:
-    write(tmp_path)
-    printed = run(harness.litert_python(), EXAMPLE / "generate.py", tmp_path)
+def test_litert_generates_the_tokens_of_keras_hub(harness: Harness, written: Path) -> None:
+    printed = run(harness.litert_python(), EXAMPLE / "generate.py", written)
     assert "loaded of JAX and TensorFlow: none" in printed
     (distinct,) = re.findall(r"500 of 500 tokens are JAX's, (\d+) of them distinct", printed)
     assert int(distinct) > 50
     assert "without a cache 10 of 10 tokens" in printed
 
 
-@pytest.mark.complete
-def test_onnx_runtime_generates_the_tokens_of_keras_hub(harness: Harness, tmp_path: Path) -> None:
-    write(tmp_path, "--for-converters")
-    python = harness.converter_python("onnx")
-    for name in ("prefill", "decode"):
-        source = ("--saved-model", tmp_path / "for_converters", "--signature_def", name)
-        result = ("--output", tmp_path / f"{name}.onnx", "--opset", "18")
-        run(python, "-m", "tf2onnx.convert", *source, *result)
-    printed = run(python, EXAMPLE / "generate_in_onnx.py", tmp_path)
+def test_onnx_runtime_generates_the_tokens_of_keras_hub(written: Path) -> None:
+    assert {path.name for path in (written / "onnx").iterdir()} == {
+        "prefill.onnx",
+        "decode.onnx",
+        "weights.data",
+    }
+    printed = run(Path(sys.executable), EXAMPLE / "generate_in_onnx.py", written)
     assert "500 of 500 tokens are JAX's" in printed

@@ -15,6 +15,11 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+PARAMS = {
+    "w": np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4),
+    "b": np.linspace(0, 1, 4, dtype=np.float32),
+}
+
 
 def network(params: Any, x: Any) -> Any:
     hidden = x @ params["w"]
@@ -34,12 +39,8 @@ def write(folder: Path) -> None:
     """Saves the function for converters."""
     from jax2tf_bridge import Signature, Target, save
 
-    params = {
-        "w": np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4),
-        "b": np.linspace(0, 1, 4, dtype=np.float32),
-    }
     signature = Signature(network, args=[np.ones((2, 3), np.float32)], polymorphic_shapes="(b, 3)")
-    save(folder, signature, params=params, target=Target.converters(), vjp_order=0)
+    save(folder, signature, params=PARAMS, target=Target.converters(), vjp_order=0)
 
 
 def main(runtime: str, site_packages: str, saved_model: str, model: str | None = None) -> None:

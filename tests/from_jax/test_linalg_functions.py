@@ -181,6 +181,7 @@ def rebuilt_svd(u: Any, s: Any, vh: Any) -> Any:
     return s, (u * s[..., None, :] ** 2) @ vh, adjoint(u) @ u, vh @ adjoint(vh)
 
 
+@pytest.mark.slow
 def test_of_complex_matrices_on_every_platform() -> None:
     """Matrices of 64 bits are divided down to single rows, so that few make several levels."""
     with jax.enable_x64(True):
@@ -223,6 +224,7 @@ SYMBOLIC: dict[str, Function] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("names", "n", "sizes"),
     [

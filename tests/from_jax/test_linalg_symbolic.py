@@ -165,6 +165,7 @@ def test_values(names: list[str], sizes: list[int]) -> None:
         check(CASES[name], sizes)
 
 
+@pytest.mark.slow
 def test_gradients_of_a_small_matrix() -> None:
     check(CASES["eigh"], [3], gradient=True)
 
@@ -204,6 +205,7 @@ def test_a_large_matrix(dtype: str) -> None:
     np.testing.assert_allclose(vectors.T @ vectors, np.eye(300), rtol=0, atol=close)
 
 
+@pytest.mark.slow
 def test_all_platforms() -> None:
     m, n = export.symbolic_shape("m, n")
 
@@ -233,6 +235,7 @@ def test_what_needs_a_number(f: Function, shape: str, advice: str) -> None:
         bridge_export(f, polymorphic_shapes=[shape])(matrix(3, 3))
 
 
+@pytest.mark.slow
 def test_the_ways_without_a_number() -> None:
     def f(a: Any) -> Any:
         n, key = a.shape[0], jax.random.key(0)
@@ -249,6 +252,7 @@ def test_the_ways_without_a_number() -> None:
         np.testing.assert_array_equal(g, w)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["eigh", "svd"])
 def test_the_tpu_has_our_algorithm_at_open_sizes_alone(name: str) -> None:
     function, x = getattr(jnp.linalg, name), np.ones((3, 3), np.float32)

@@ -106,7 +106,7 @@ def test_what_jax_prints_evaluates_as_the_same_expression_here(
     with contextlib.suppress(ZeroDivisionError):  # here the part with the divisor canceled
         assert value(read, values) == expected
     # Reading loses nothing: JAX takes it for the very same.
-    assert str(dim_from_jax(dimension, simplify=True)) == str(
+    assert str(parse_dimension(str(dimension), simplify=True)) == str(
         read.simplify() if isinstance(read, DimExpr) else read
     )
 

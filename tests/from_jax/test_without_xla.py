@@ -101,6 +101,7 @@ def test_equal_operations_share_a_decomposition_in_each_export() -> None:
         assert portable.constraints == (constraint,)
 
 
+@pytest.mark.slow
 def test_linear_algebra_stays_whole() -> None:
     x = np.random.default_rng(0).normal(size=(2, 4, 3)).astype(np.float32)
     portable = export(linear_algebra, target=NO_XLA)(x)

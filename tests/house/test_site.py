@@ -99,7 +99,7 @@ def test_names_of_jax_are_said_to_be_jax(pages: Any) -> None:
 def test_every_page_is_in_the_navigation(pages: Any) -> None:
     settings = pages.read_settings()
     made = [f"reference/{page}.md" for page in pages.read_reference(settings)]
-    made += ["reference/index.md", "gallery.md", "versions.md"]
+    made += ["reference/index.md", "versions.md"]
     names = [*pages.find_pages(), *made]
     _, order = pages.make_navigation(settings["project"]["nav"], names)
     assert sorted(order) == sorted(names)

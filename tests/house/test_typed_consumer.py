@@ -82,6 +82,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return (done.stdout + done.stderr).splitlines()
 
 
+@pytest.mark.slow
 def test_typed_consumer_passes(output: list[str]) -> None:
     assert [row for row in output if not row.startswith("wrong.py:")] == output[-1:]
     assert output[-1].endswith("in 1 file (checked 2 source files)")

@@ -51,6 +51,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_fresh_process_without_jax_reloads_trains_and_exports(tmp_path: Path) -> None:
     layer = KerasLayer(norm, norm_params(), mutable=["batch_stats"], name="norm")
     inputs = keras.Input((4,))

@@ -34,8 +34,8 @@ from jax2tf_bridge.errors import (
 from jax2tf_bridge.litert import LiteRTModel
 
 # Private: answers that LiteRT does not give are judged.
-from jax2tf_bridge.litert._comparison import Answers, check_model, example_of
-from jax2tf_bridge.signatures import ServedArray
+from jax2tf_bridge.litert._comparison import Answers, check_model
+from jax2tf_bridge.signatures import ServedArray, make_example
 from tests.litert.running import interpreter
 
 RANDOM = np.random.default_rng(0)
@@ -110,7 +110,8 @@ def test_quantised(tmp_path: Path, quantize: Any, share: float, most: float) -> 
         representative_data=samples,
     )
     assert saved.size < share * WEIGHT_BYTES
-    assert str(saved).endswith(f"MB, quantised: {quantize}")
+    counted = f", {saved.operations}" if quantize == "int8" else ""
+    assert str(saved).endswith(f"MB, quantised: {quantize}{counted}")
     (found,) = interpreter(saved.path).get_signature_runner()(x=X).values()
     assert found.dtype == np.float32
     apart = np.abs(found - classify(PARAMS, X)["probabilities"]).max()
@@ -121,7 +122,7 @@ def test_a_saved_model_gives_its_signatures(tmp_path: Path) -> None:
     both = {"for_xla": None, "without_xla": Target.widest(xla=False)}
     for name, target in both.items():
         save(tmp_path / name, SIGNATURES, params=PARAMS, target=target, vjp_order=0)
-        saved = save_litert(tmp_path / "a.tflite", tmp_path / name)
+        saved = save_litert(tmp_path / f"{name}.tflite", tmp_path / name)
         assert list(saved.signatures) == ["classify", "embed"]
         assert str(saved.signatures["embed"]) == (
             "(scale: float32[], x: float32[?,64]) -> (output_0: float32[?,64])"
@@ -157,7 +158,9 @@ def test_what_has_no_built_in_operation(tmp_path: Path) -> None:
     (tmp_path / "a.tflite").write_bytes(b"old")
     with pytest.raises(UnsupportedByTargetError) as caught:
         save_litert(
-            tmp_path / "a.tflite", {n: Signature(f, args=[X]) for n, f in signatures.items()}
+            tmp_path / "a.tflite",
+            {n: Signature(f, args=[X]) for n, f in signatures.items()},
+            overwrite=True,
         )
     assert str(caught.value) == (
         "LiteRT has no built-in operation for:\n"
@@ -170,6 +173,21 @@ def test_what_has_no_built_in_operation(tmp_path: Path) -> None:
         f"test_save_litert.py:{line}",
     )
     assert (tmp_path / "a.tflite").read_bytes() == b"old"
+
+
+def test_an_existing_file_is_replaced_if_asked_for(tmp_path: Path) -> None:
+    def untraceable(x: Any) -> Any:
+        raise AssertionError("it was traced")
+
+    path = tmp_path / "a.tflite"
+    path.write_bytes(b"old")
+    with pytest.raises(FileExistsError) as caught:
+        save_litert(path, Signature(untraceable, args=[X]))
+    assert str(caught.value) == f"{path} is there already; overwrite=True replaces it"
+    assert path.read_bytes() == b"old"
+    saved = save_litert(path, Signature(lambda x: x + 1, args=[X]), overwrite=True)
+    (got,) = interpreter(saved.path).get_signature_runner()(x=X).values()
+    np.testing.assert_array_equal(got, X + 1)
 
 
 def test_the_dtype_of_what_is_lacking_is_not_that_of_flags(tmp_path: Path) -> None:
@@ -202,7 +220,8 @@ def test_a_path_that_cannot_be_written_is_refused_before_any_work(tmp_path: Path
 
 def test_options_that_contradict(tmp_path: Path) -> None:
     assert _refused(SavingError, tmp_path, quantize="int4") == (
-        "quantize must be one of 'dynamic_range', 'float16', 'int8', or left out. Got: 'int4'."
+        "quantize must be one of 'dynamic_range', 'float16', 'int8', 'int16x8', 'as_trained', or "
+        "left out. Got: 'int4'."
     )
     assert _refused(SavingError, tmp_path, quantize="int8") == (
         "quantize='int8' measures ranges with inputs as they come: give some as "
@@ -255,6 +274,7 @@ def test_representative_data_that_does_not_fit(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_what_litert_does_otherwise_by_itself(tmp_path: Path) -> None:
     """LiteRT writes loop variables one by one, and its converter makes infinities finite."""
 
@@ -294,6 +314,7 @@ def _answers(tmp_path: Path, f: Any, *args: Any, **options: Any) -> dict[str, An
     return answers
 
 
+@pytest.mark.slow
 def test_switches_sorted_keys_remainders_and_roots(tmp_path: Path) -> None:
     def f(x: Any, y: Any, i: Any, words: Any) -> dict[str, Any]:
         branches = [lambda v, k=k: v * k + k for k in range(1, 6)]
@@ -314,6 +335,7 @@ def test_switches_sorted_keys_remainders_and_roots(tmp_path: Path) -> None:
         np.testing.assert_allclose(found[name], expected, rtol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
 def test_sorts_transposed_floats(tmp_path: Path) -> None:
     # A reshape between the bits and the sort keys would share the memory of the bits, and LiteRT
     # would overwrite them.
@@ -323,6 +345,7 @@ def test_sorts_transposed_floats(tmp_path: Path) -> None:
     np.testing.assert_array_equal(answers["output_1"], [[0, 1], [0, 1]])
 
 
+@pytest.mark.slow
 def test_scatters_over_infinity_of_the_same_row_and_of_all_integers(tmp_path: Path) -> None:
     x = np.full((3, 4), np.inf, np.float32)
     x[1] = 2
@@ -350,6 +373,7 @@ def test_scatters_over_infinity_of_the_same_row_and_of_all_integers(tmp_path: Pa
         np.testing.assert_array_equal(found[name], expected, err_msg=name)
 
 
+@pytest.mark.slow
 def test_bits_are_counted_and_segments_of_floats_multiplied(tmp_path: Path) -> None:
     x = RANDOM.normal(size=(5, 2)).astype(np.float32)
     rows = np.array([2, 0, 2, -1, 0], np.int32)
@@ -394,9 +418,12 @@ def test_other_values_than_tensorflows_are_refused(two: LiteRTModel) -> None:
 
 def test_the_example_is_compared_with_tensorflow(tmp_path: Path) -> None:
     signature = Signature(lambda x, y: x / y, args=[X, X[:1] * 0 + 2], example={"y": X[:1] * 0 + 4})
-    examples = example_of(signature, {"x": _served(X), "y": _served(X[:1])})
+    examples = make_example("f", signature, {"x": _served(X), "y": _served(X[:1])})
     np.testing.assert_array_equal(examples["x"], X)
     np.testing.assert_array_equal(examples["y"], X[:1] * 0 + 4)
+    lists = Signature(lambda ids: ids, example={"ids": [[4, 8]]})
+    ids = make_example("f", lists, {"ids": ServedArray("int32", (None, 2))})["ids"]
+    np.testing.assert_array_equal(ids, np.array([[4, 8]], np.int32), strict=True)
     assert save_litert(tmp_path / "a.tflite", signature, verify=False).size > 0
 
 
@@ -404,12 +431,14 @@ def _served(array: np.ndarray) -> ServedArray:
     return ServedArray.of_tensor(tf.TensorSpec(array.shape, array.dtype))
 
 
+@pytest.mark.slow
 def test_an_exact_gelu_is_one_operator(tmp_path: Path) -> None:
     gelu = Signature(lambda x: jax.nn.gelu(x, approximate=False), args=[X])
     model = save_litert(tmp_path / "gelu.tflite", gelu)
     assert inspect(model.path).facts["ops"] == [{"name": "GELU", "count": 1, "custom": False}]
 
 
+@pytest.mark.slow
 def test_atan2_of_a_number_and_an_array_of_open_sizes(tmp_path: Path) -> None:
     x = np.linspace(-2, 2, 18, dtype=np.float32).reshape(3, 2, 3)
     f = lambda x: jnp.arctan2(jnp.float32(1), x)  # noqa: E731
@@ -417,6 +446,18 @@ def test_atan2_of_a_number_and_an_array_of_open_sizes(tmp_path: Path) -> None:
     np.testing.assert_allclose(answers["output_0"], np.arctan2(np.float32(1), x), rtol=1e-6)
 
 
+def test_the_gradient_of_a_max_pool_of_open_sizes(tmp_path: Path) -> None:
+    def sum_of_squares(x: Any) -> Any:
+        windows = (1, 3, 2, 1), (1, 2, 2, 1)
+        return jnp.sum(jnp.square(lax.reduce_window(x, -jnp.inf, lax.max, *windows, "SAME")))
+
+    x = RANDOM.normal(size=(2, 5, 6, 2)).astype(np.float32)
+    gradient = jax.grad(sum_of_squares)
+    answers = _answers(tmp_path, gradient, x, polymorphic_shapes="(b, 5, 6, 2)")
+    np.testing.assert_allclose(answers["output_0"], gradient(x), rtol=1e-6)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bool", "int64", "float32"])
 def test_the_last_of_equal_indices_is_set(tmp_path: Path, dtype: str) -> None:
     def set_twice(x: Any, updates: Any) -> Any:
@@ -450,6 +491,7 @@ def test_arrays_without_elements_are_named(tmp_path: Path) -> None:
         save_litert(tmp_path / "diff.tflite", Signature(halves, args=[X[:, :1]]))
 
 
+@pytest.mark.slow
 def test_slices_of_six_axes(tmp_path: Path) -> None:
     """LiteRT slices at most five."""
 
@@ -469,6 +511,7 @@ def test_slices_of_six_axes(tmp_path: Path) -> None:
         np.testing.assert_array_equal(actual[f"output_{number}"], expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_lgamma_of_an_open_size(tmp_path: Path, dtype: str) -> None:
     x = np.array([-0.4, 0.05, 3, 30], dtype)
@@ -480,6 +523,7 @@ def test_lgamma_of_an_open_size(tmp_path: Path, dtype: str) -> None:
     np.testing.assert_allclose(found.astype(np.float32), expected, rtol=tolerance)
 
 
+@pytest.mark.slow
 def test_bits_of_arrays_with_five_axes(tmp_path: Path) -> None:
     """LiteRT's BitwiseXor and RightShift end the process where they broadcast five axes."""
 

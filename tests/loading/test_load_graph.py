@@ -37,7 +37,7 @@ from jax2tf_bridge.saved_model import (
     TensorSpec,
     Value,
     bytes_field,
-    read_texts,
+    read_strings,
     varint_field,
 )
 from tests.saved_model import by_hand
@@ -162,13 +162,13 @@ def test_two_functions_one_after_the_other(tmp_path: Path) -> None:
 
 
 def test_names_of_variables_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[tuple[str, ...]] = []
+    read: list[tuple[bytes, ...]] = []
 
-    def counted(tensor: ProtoMessage) -> tuple[str, ...]:
-        read.append(read_texts(tensor))
+    def counted(tensor: ProtoMessage) -> tuple[bytes, ...]:
+        read.append(read_strings(tensor))
         return read[-1]
 
-    monkeypatch.setattr("jax2tf_bridge.loading._graph_models.read_texts", counted)
+    monkeypatch.setattr("jax2tf_bridge.loading._graph_models.read_strings", counted)
     module = tf.Module()
     module.weights = [tf.Variable(float(i)) for i in range(3)]
     call = convert(lambda params, x: x * sum(params))

@@ -8,6 +8,7 @@ By the recipes of docs/onnx-and-openvino.md; there is no JAX.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import logging
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tests.consumers.exchange import Report, read_arrays
-from tests.consumers.one_by_one import one_by_one
+from tests.consumers.one_by_one import note_size, note_time, one_by_one
 from tests.models.comparing import compare
 from tests.plugins.blocked_imports import require_absent
 
@@ -86,10 +87,14 @@ def _differences(folder: Path, converted: Callable[[Path, list[str]], _Run]) -> 
     facts = json.loads((folder / "model.json").read_text())
     names = facts["outputs"]
     run = converted(folder, names)
+    note_size("open", folder / ("model.onnx" if converted is in_onnxruntime else "model"))
     lines: list[str] = []
     for i in range(facts["calls"]):
         arrays = read_arrays(folder / f"call-{i}.npz")
-        got = run(dict(zip(facts["inputs"], arrays.get("inputs", []), strict=True)))
+        inputs = dict(zip(facts["inputs"], arrays.get("inputs", []), strict=True))
+        got = run(inputs)
+        if i == 0:
+            note_time("open", functools.partial(run, inputs))
         where, tolerance = f"call {i}, ", facts["tolerance"]
         lines += compare(where, names, got, arrays.get("results", []), tolerance, noted="open")
     return lines

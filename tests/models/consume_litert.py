@@ -5,6 +5,7 @@ python -m tests.models.consume_litert EXPORTED REPORT [MODEL ...]
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import numpy as np
 from ai_edge_litert.interpreter import Interpreter
 
 from tests.consumers.exchange import Report, read_arrays
-from tests.consumers.one_by_one import one_by_one
+from tests.consumers.one_by_one import note_size, note_time, one_by_one
 from tests.models.comparing import compare
 from tests.plugins.blocked_imports import require_absent
 
@@ -25,12 +26,15 @@ def _differences(folder: Path) -> Iterator[str]:
     facts = json.loads((folder / "model.json").read_text())
     for case, calls in facts["calls"].items():
         path = folder / f"{case}.tflite"
+        note_size(case, path)
         interpreter = Interpreter(str(path))
         for i in range(calls):
             arrays = read_arrays(folder / f"{case}-{i}.npz")
             given = dict(zip(facts["inputs"], arrays["inputs"], strict=True))
             # One runner for all sizes, which it resizes its inputs to.
             found = interpreter.get_signature_runner()(**given)
+            if i == 0:
+                note_time(case, functools.partial(interpreter.get_signature_runner(), **given))
             results = [found[name] for name in facts["outputs"]]
             where = f"{case}, call {i}, "
             tolerance, names = facts["tolerance"], facts["outputs"]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
 from tests.consumers.exchange import OPERATIONS, read_arrays
+from tests.consumers.one_by_one import note_size, note_time
 from tests.consumers.own_operations import foreign_operations
 from tests.models.comparing import compare, largest
 
@@ -36,6 +38,7 @@ def _differences(folder: Path, name: str) -> Iterator[str]:
         found = foreign_operations(model.signatures["serving_default"].graph)
         if found:
             yield f"its graph has {', '.join(found)}"
+    note_size(name, folder / name)
     weights = [model.params[name] for name in facts["weights"]]
     signature = model.signatures["serving_default"]
     for i in range(facts["calls"]):
@@ -48,7 +51,10 @@ def _differences(folder: Path, name: str) -> Iterator[str]:
         targets = [r for r in results if r.dtype.is_floating]
         cotangents = [tf.constant(c) for c in arrays["cotangents"]]
         gradients = tape.gradient(targets, sources, cotangents, tf.UnconnectedGradients.ZERO)
-        named = signature(**dict(zip(facts["inputs"], inputs, strict=True)))
+        call = functools.partial(signature, **dict(zip(facts["inputs"], inputs, strict=True)))
+        named = call()
+        if i == 0:
+            note_time(name, functools.partial(_read_results, call))
         tolerance = facts["tolerance"]
         names = facts["outputs"]
         answers = arrays["results"]
@@ -61,6 +67,10 @@ def _differences(folder: Path, name: str) -> Iterator[str]:
         floor = SMALLEST * max(map(largest, expected))
         where = f"call {i}, gradient of "
         yield from compare(where, names, gradients, expected, tolerance, floor=floor)
+
+
+def _read_results(call: Callable[[], Mapping[str, Any]]) -> list[Any]:
+    return [result.numpy() for result in call().values()]
 
 
 def filled(structure: Any, values: Sequence[Any]) -> Any:

@@ -1,17 +1,21 @@
-"""docs/models.md says what was measured of every model in every consumer."""
+"""docs/where-it-runs.md says what was measured of every model in every consumer."""
+
+from pathlib import Path
 
 import pytest
 
+from tests.consumers.one_by_one import RECORD_TIMES, note_size, note_time, take_measures
 from tests.models.consumers import (
     BEGIN,
     CONSUMERS,
     END,
     PAGE,
-    generated,
+    generate,
     lacking,
     recorded,
     updated,
 )
+from tests.models.formats import FORMATS
 from tests.models.table import MODELS
 
 
@@ -28,9 +32,47 @@ def test_errors_are_within_the_tolerances_of_the_models() -> None:
                 assert isinstance(error, (str, bool)) or 0 <= error <= model.tolerance, where
 
 
+def test_the_largest_errors_are_those_of_the_model_that_the_page_names() -> None:
+    for each in FORMATS:
+        if each.consumer is not None:
+            errors = {
+                m: max(map(float, row[each.consumer].values())) for m, row in recorded().items()
+            }
+            assert max(errors, key=errors.__getitem__) == "dual_encoder", each.name
+
+
 def test_the_table_has_a_column_for_each_consumer() -> None:
-    first = generated().splitlines()[0]
-    assert first.split(" | ")[1:] == [*CONSUMERS[:-1], f"{CONSUMERS[-1]} |"]
+    assert f"\n| model | {' | '.join(CONSUMERS)} |\n" in generate()
+
+
+@pytest.mark.checkout
+def test_the_page_about_converters_has_their_errors() -> None:
+    text = PAGE.with_name("onnx-and-openvino.md").read_text()
+    for name, row in recorded().items():
+        errors = [max(map(float, row[each].values())) for each in ("tf2onnx", "OpenVINO")]
+        cells = [f"{error:.0e}".replace("e-0", "e-") for error in errors]
+        assert f"| `{name}` | {cells[0]} | {cells[1]} |" in text
+
+
+def test_sizes_are_noted_and_times_where_they_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_measures()
+    (tmp_path / "folder").mkdir()
+    for name in ("a", "folder/b"):
+        (tmp_path / name).write_bytes(b"four")
+    calls: list[int] = []
+    monkeypatch.delenv(RECORD_TIMES, raising=False)
+    for name, path in (("file", tmp_path / "a"), ("folder", tmp_path)):
+        note_size(name, path)
+        note_time(name, lambda: calls.append(0))
+    assert take_measures() == {"file": {"bytes": 4}, "folder": {"bytes": 8}}
+    assert calls == []
+    monkeypatch.setenv(RECORD_TIMES, "1")
+    note_time("call", lambda: calls.append(0))
+    measures = take_measures()
+    assert len(calls) > 10
+    assert 0 < measures["call"]["ms"] < 1000
 
 
 @pytest.mark.checkout

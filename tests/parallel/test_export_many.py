@@ -253,6 +253,7 @@ def test_progress_is_shown(workers: ExportWorkers, capsys: pytest.CaptureFixture
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_functions_of_scripts_and_of_modules_beside_them(tmp_path: Path) -> None:
     """Neither is installed; the script is not run again."""
     (tmp_path / "beside.py").write_text("def triple(x):\n    return x * 3\n")

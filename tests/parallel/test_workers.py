@@ -263,6 +263,7 @@ def test_workers_may_have_devices_that_this_process_lacks(workers: ExportWorkers
     assert portable.module.nr_devices == 2
 
 
+@pytest.mark.slow
 def test_shutdown_lets_calls_finish_and_takes_no_more() -> None:
     workers = ExportWorkers(1)
     futures = [workers.submit(process_of) for _ in range(3)]

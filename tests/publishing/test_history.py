@@ -30,8 +30,7 @@ from jax2tf_bridge.publishing import (
     rollback,
 )
 from jax2tf_bridge.publishing._labels import read_labels
-from jax2tf_bridge.publishing._manifest import Manifest
-from jax2tf_bridge.publishing._soundness import check_files
+from jax2tf_bridge.publishing._manifest import Manifest, check_files
 from jax2tf_bridge.saved_model import MANIFEST
 from jax2tf_bridge.saving import publish_weights
 from jax2tf_bridge.storage import StoragePath, as_path, open_file

@@ -91,6 +91,33 @@ def test_regions_and_lines() -> None:
     assert lines == [("sine", "layers.py:1"), ("cosine", "model.py:3")]
 
 
+def test_operations_keep_the_calls_of_the_users_functions() -> None:
+    """Operations of JAX's functions have the line of the call, those of the user's another one."""
+
+    def body(name: str, *parts: tuple[str, str, str | None]) -> Function:
+        x = argument = Value(F32)
+        operations = []
+        for kind, source, callee in parts:
+            attributes: dict[str, Attribute] = {} if callee is None else {"callee": callee}
+            operations.append(unary(kind, x, source, **attributes))
+            (x,) = operations[-1].results
+        return Function(name, Block((argument,), (*operations, Operation("return", (x,), (), {}))))
+
+    whole = program(
+        body("main", ("call", "m.py:1", "layer"), ("call", "m.py:1", "layer")),
+        body("layer", ("call", "m.py:5", "silu"), ("call", "m.py:6", "dense")),
+        body("dense", ("sine", "m.py:9", None)),
+        body("silu", ("cosine", "m.py:5", None)),
+    )
+    inlined = inline_calls(whole, ()).main.body.operations[:-1]
+    calls = [each.calls for each in inlined]
+    assert [[c.name for c in each] for each in calls] == [["layer"], ["layer", "dense"]] * 2
+    assert [calls[1][0].source, calls[1][1].source] == ["m.py:1", "m.py:6"]
+    assert calls[0][0] is calls[1][0]
+    assert calls[0][0] is not calls[2][0]
+    assert calls[1][1] is not calls[3][1]
+
+
 @pytest.mark.parametrize(
     "functions",
     [

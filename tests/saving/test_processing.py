@@ -483,6 +483,7 @@ def test_missing_inputs_are_asked_for_by_the_name_of_the_parameter(tmp_path: Pat
         quickly(tmp_path / "1", without)
 
 
+@pytest.mark.slow
 def test_padding_of_preprocess_that_the_function_takes_for_words(tmp_path: Path) -> None:
     def mix(params: Any, tokens: Any, mask: Any) -> Any:
         words = jnp.where(mask[..., None], params["embedding"][tokens], 0)

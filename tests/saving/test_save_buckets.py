@@ -207,6 +207,7 @@ def test_gradients_of_pieces_with_sizes_that_have_no_buckets(tmp_path: Path) -> 
     np.testing.assert_allclose(tape.gradient(result, given), np.full((3, 2), 12.0))
 
 
+@pytest.mark.slow
 def test_modules_are_in_the_graph_once(tmp_path: Path) -> None:
     def f(w: Any, x: Any, scale: Any) -> Any:
         y = jnp.tanh(x @ w) * scale

@@ -39,6 +39,7 @@ def make_texts(count: int) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.slow
 def test_texts_have_the_scores_that_they_have_alone(text: RowScorer, folder: Path) -> None:
     rows = make_texts(23)
     alone = tf.saved_model.load(str(folder / "model")).signatures["text"]

@@ -455,6 +455,7 @@ print(jax.export.deserialize(exported.serialize()).in_tree)
 """
 
 
+@pytest.mark.slow
 def test_what_was_registered_before_jax_was_imported() -> None:
     assert "Pair" in run_python(BEFORE_JAX)
 

@@ -191,6 +191,7 @@ def agreeing(partitioner: str) -> list[str]:
     return run_python(CODE, partitioner, env=several_devices(8)).splitlines()
 
 
+@pytest.mark.slow
 def test_gradients_move_as_much_between_devices_as_those_of_jax() -> None:
     lines = run_python(GATHERS, env=several_devices(8)).splitlines()
     assert len(lines) == 6

@@ -62,6 +62,13 @@ def test_signatures_share_the_weights(tmp_path: Path) -> None:
     }
 
 
+def test_outputs_may_have_the_names_of_inputs(tmp_path: Path) -> None:
+    save_tfjs(tmp_path / "model", Signature(lambda x: {"x": x + 1}, args=[X]))
+    signature = read_model(tmp_path / "model" / "model.json")["signature"]
+    assert (list(signature["inputs"]), list(signature["outputs"])) == (["x"], ["x"])
+    assert signature["inputs"]["x"]["name"] != signature["outputs"]["x"]["name"]
+
+
 def test_files_and_saved_models_give_the_same_graph(tmp_path: Path) -> None:
     function = export(classify, polymorphic_shapes=[None, "(b, 64)"])(PARAMS, X)
     write_function(tmp_path / "classify.jaxfn", function)

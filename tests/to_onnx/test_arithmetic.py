@@ -28,10 +28,11 @@ def _compute(
         return [function(*values) for function in functions.values()]
 
     with jax.enable_x64(True):
-        saved = save_onnx(folder / "m.onnx", Signature(every, args=list(args)), verify=False)
+        signature = Signature(every, args=list(args))
+        saved = save_onnx(folder / "m.onnx", signature, verify=False, overwrite=True)
         want = [*map(np.asarray, jax.jit(every)(*args))]
-    ((_, signature),) = saved.signatures.items()
-    got = run(saved.path, dict(zip(signature.inputs, map(parts, args), strict=True)))
+    (served,) = saved.signatures.values()
+    got = run(saved.path, dict(zip(served.inputs, map(parts, args), strict=True)))
     by_name = [dict(zip(functions, arrays, strict=True)) for arrays in (got.values(), want)]
     return by_name[0], by_name[1]
 
@@ -284,3 +285,49 @@ def test_booleans(tmp_path: Path) -> None:
         "sorted": lambda x, y: jnp.sort(x),
     }
     _assert_equal(*_compute(tmp_path, functions, x, y))
+
+
+def test_products_along_open_axes(tmp_path: Path) -> None:
+    """Products of integers wrap around; complex products have open axes as well."""
+
+    def products(x: Any, z: Any) -> dict[str, Any]:
+        return {
+            "rows": jnp.prod(x, 0),
+            "all": jnp.prod(x),
+            "kept": jnp.prod(x, 1, keepdims=True),
+            "complex": jnp.prod(z, 0),
+        }
+
+    def make(rows: int) -> tuple[Any, Any]:
+        rng = np.random.default_rng(rows)
+        z = (rng.normal(size=(rows, 2)) + 1j * rng.normal(size=(rows, 2))).astype(np.complex64)
+        return rng.integers(-(2**31), 2**31, (rows, 3), dtype=np.int32) | 1, z
+
+    signature = Signature(products, args=make(4), polymorphic_shapes=["(b, 3)", "(b, 2)"])
+    saved = save_onnx(tmp_path / "m.onnx", signature)
+    for rows in (1, 2, 5, 8):
+        x, z = make(rows)
+        got, want = run(saved.path, {"x": x, "z": parts(z)}), jax.jit(products)(x, z)
+        for name in ("rows", "all", "kept"):
+            np.testing.assert_array_equal(got[name], want[name])
+        np.testing.assert_allclose(got["complex"], parts(np.asarray(want["complex"])), rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float32"])
+def test_scatters(dtype: str, tmp_path: Path) -> None:
+    """Several updates of a row, some out of bounds; NaN is in maxima as in JAX."""
+    rng = np.random.default_rng(0)
+    x, y = ((50 * rng.normal(size=(n, 3))).astype(dtype) for n in (5, 9))
+    if dtype == "float32":
+        x[2, 2], y[3, 1], y[4, 0] = np.nan, np.nan, np.inf
+    rows = np.array([0, 1, 1, 7, 2, 2, 0, -9, 1], np.int32)
+    functions: dict[str, Callable[..., Any]] = {
+        "max": lambda x, i, y: x.at[i].max(y),
+        "min": lambda x, i, y: x.at[i].min(y, mode="clip"),
+        "multiply": lambda x, i, y: x.at[i].multiply(y),
+        "segment_max": lambda x, i, y: jax.ops.segment_max(y, abs(i) % 4, 5),
+        "segment_prod": lambda x, i, y: jax.ops.segment_prod(y, abs(i) % 4, 5),
+    }
+    got, want = _compute(tmp_path, functions, x, rows, y)
+    for name in functions:
+        np.testing.assert_allclose(got[name], want[name], rtol=1e-6, err_msg=name)

@@ -15,6 +15,11 @@ from jax import lax
 from jax2tf_bridge import Signature, save_onnx
 from tests.to_onnx.running import parts, run
 
+
+def _pool(x: Any) -> Any:
+    return lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 2, 1), (1, 2, 2, 1), "SAME")
+
+
 _SORTED = np.array([-9.19, np.nan, -9.19, np.inf, -5.96, -np.inf, 0.0], np.float32)
 _CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], Any]] = {
     "an index of -1 is dropped": (
@@ -58,6 +63,11 @@ _CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], Any]] = {
     ),
     "NaN comes last": (lambda x: (jnp.sort(x), jnp.argsort(x)), (_SORTED,), "(b,)"),
     "NaN comes last in half precision": (jnp.sort, (_SORTED.astype(np.float16),), None),
+    "the gradient of a max pool": (
+        jax.grad(lambda x: jnp.sum(jnp.square(_pool(x)))),
+        (np.random.default_rng(3).normal(size=(2, 5, 6, 2)).astype(np.float32),),
+        "(b, 5, 6, 2)",
+    ),
     "the gradient of a maximum": (jax.grad(lambda x: jnp.max(x[::2])), (_SORTED[4:],), None),
 }
 

@@ -30,7 +30,7 @@ def check(each: Exported, folder: Path) -> list[str]:
     """Writes a program as an ONNX model; returns where its results are not JAX's."""
     with each.precision():
         answered = each.answer()
-        saved = save_onnx(folder / "model.onnx", answered.signature, verify=False)
+        saved = save_onnx(folder / "model.onnx", answered.signature, verify=False, overwrite=True)
     ((_, signature),) = saved.signatures.items()
     loaded = session(saved.path)
     differences: list[str] = []

@@ -154,17 +154,42 @@ def test_weights_too_large_for_a_file(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(_save, "_MAX_BYTES", 4000)
     saved = save_onnx(tmp_path / "model.onnx", CLASSIFY, params=PARAMS)
     assert saved.external_size == (tmp_path / "model.onnx.data").stat().st_size > 8000
-    assert "not run: its weights are in another file" in str(saved)
+    assert "MB, compared with JAX in ONNX Runtime" in str(saved)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.onnx", "model.onnx.data"]
     _checked(saved.path)
     got = run(saved.path, {"x": X})["probabilities"]
     np.testing.assert_allclose(got, classify(PARAMS, X)["probabilities"], rtol=1e-5)
+    wrong = {**_builder._FUNCTIONS, "nn.softmax": _builder._FUNCTIONS["sin"]}
+    monkeypatch.setattr(_builder, "_FUNCTIONS", wrong)
+    (tmp_path / "other").mkdir()
+    with pytest.raises(SavingError, match="probabilities differs by"):
+        save_onnx(tmp_path / "other" / "model.onnx", CLASSIFY, params=PARAMS)
+    assert [*(tmp_path / "other").iterdir()] == []
 
 
-def test_an_existing_file_is_replaced(tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
+def test_weights_that_are_moved_keep_their_names(tmp_path: Path) -> None:
+    """A tied embedding is stored once, though its product has it transposed."""
+    params = {"embed": np.linspace(-1, 1, 600, dtype=np.float32).reshape(200, 3)}
+    tokens = np.array([3, 1], np.int32)
+
+    def score(params: Any, tokens: Any) -> Any:
+        return params["embed"][tokens] @ params["embed"].T
+
+    saved = save_onnx(tmp_path / "m.onnx", Signature(score, args=[tokens]), params=params)
+    large = [w.name for w in _checked(saved.path).graph.initializer if len(w.raw_data) > 1000]
+    assert large == ["embed"]
+
+
+def test_an_existing_model_is_replaced_if_asked_for(tmp_path: Path) -> None:
+    path, signature = tmp_path / "model.onnx", Signature(lambda x: x + 1, args=[X])
     path.write_text("older")
-    save_onnx(path, Signature(lambda x: x + 1, args=[X]))
+    save_onnx(path, signature, overwrite=True)
     np.testing.assert_array_equal(run(path, {"x": X})["output_0"], X + 1)
+    folder, pair = tmp_path / "models", {"a": signature, "b": signature}
+    save_onnx(folder, pair)
+    (folder / "a.onnx").write_text("older")
+    save_onnx(folder, pair, overwrite=True)
+    np.testing.assert_array_equal(run(folder / "a.onnx", {"x": X})["output_0"], X + 1)
 
 
 def _mixed(key: Any, z: Any, half: Any) -> dict[str, Any]:
@@ -372,9 +397,16 @@ def test_a_place_that_cannot_be_written_is_refused_before_any_work(tmp_path: Pat
     with pytest.raises(FileExistsError, match="is a folder"):
         save_onnx(tmp_path, signature)
     (tmp_path / "older.onnx").touch()
-    text = f"{tmp_path} is there already. Remove it, or name a new folder"
+    for path, signatures in (
+        (tmp_path / "older.onnx", signature),
+        (tmp_path, {"a": signature, "b": signature}),
+    ):
+        text = f"{path} is there already; overwrite=True replaces it"
+        with pytest.raises(FileExistsError, match=f"^{re.escape(text)}$"):
+            save_onnx(path, signatures)
+    text = f"{tmp_path} is not replaced: it has other contents, and no weights.data"
     with pytest.raises(FileExistsError, match=f"^{re.escape(text)}$"):
-        save_onnx(tmp_path, {"a": signature, "b": signature})
+        save_onnx(tmp_path, {"a": signature, "b": signature}, overwrite=True)
     with pytest.raises(NotADirectoryError, match="is not a folder"):
         save_onnx(tmp_path / "older.onnx", {"a": signature, "b": signature})
 

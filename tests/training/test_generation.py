@@ -68,6 +68,7 @@ def test_a_saved_model_keeps_the_cache(tmp_path: Path, target: Target | None) ->
         model.signatures["reset_weights"]()
 
 
+@pytest.mark.slow
 def test_litert_keeps_the_cache(tmp_path: Path) -> None:
     written = save_litert(tmp_path / "m.tflite", {"decode": DECODE}, params=STATE)
     runner = interpreter(written.path).get_signature_runner("decode")
@@ -107,6 +108,7 @@ def test_a_server_takes_and_returns_the_cache(tmp_path: Path) -> None:
     assert write(next_word_between_others, 50) == write_in_jax(50)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", [None, Target.widest(xla=False)], ids=["XLA", "operations"])
 def test_a_whole_text_in_one_call(tmp_path: Path, target: Target | None) -> None:
     key = jax.random.key(0)

@@ -250,6 +250,7 @@ def test_padded_calls_and_gradients(tmp_path: Path) -> None:
     np.testing.assert_array_equal(tape.gradient(result, model.params["w"]), np.full((3, 2), 2.0))
 
 
+@pytest.mark.slow
 def test_litert_keeps_keys_and_half_floats(tmp_path: Path) -> None:
     def draw(params: Any, x: Any) -> Any:
         key, own = jax.random.split(params["key"])
@@ -303,7 +304,7 @@ def test_litert_runs_the_steps_of_a_saved_model(tmp_path: Path) -> None:
     written = save_litert(tmp_path / "m.tflite", tmp_path / "m")
     assert list(written.signatures) == ["step"]
     with pytest.raises(SavingError, match="weight_signatures are for functions"):
-        save_litert(tmp_path / "m.tflite", tmp_path / "m", weight_signatures=["get_weights"])
+        save_litert(tmp_path / "n.tflite", tmp_path / "m", weight_signatures=["get_weights"])
     step = interpreter(written.path).get_signature_runner("step")
     for _ in range(2):
         np.testing.assert_array_equal(step(x=X)["output_0"], np.full((4, 2), 3.0))
@@ -427,6 +428,7 @@ def test_readers_do_not_wait_for_a_step(root: Path) -> None:
         assert list_locks(model.signatures[name]) == {"updates", "weights"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["int16", "uint16", "uint64", "float16"])
 def test_litert_changes_weights_of_dtypes_that_it_lacks(tmp_path: Path, dtype: str) -> None:
     params = {"w": np.array([1, 2, 3], dtype)}
@@ -443,6 +445,7 @@ def test_litert_changes_weights_of_dtypes_that_it_lacks(tmp_path: Path, dtype: s
     np.testing.assert_array_equal(weights.astype(dtype), params["w"] + 2)
 
 
+@pytest.mark.slow
 def test_many_weights_are_counted(root: Path, tmp_path: Path) -> None:
     written = save_litert(
         tmp_path / "m.tflite", TRAINING.signatures(), params=TRAINING.state, verify=False
@@ -494,6 +497,7 @@ def test_weight_signatures_need_a_step(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_litert_takes_steps_that_divide_noise(tmp_path: Path) -> None:
     """Without a gradient, Adam divides rounding noise by itself: any sign is right."""
     training = TRAININGS[2]
@@ -516,6 +520,7 @@ def test_litert_takes_steps_that_divide_noise(tmp_path: Path) -> None:
     assert list(written.signatures) == ["train", "get_weights", "set_weights"]
 
 
+@pytest.mark.slow
 def test_what_a_model_learned_is_published(root: Path, tmp_path: Path) -> None:
     place = tmp_path / "served"
     publish(place, TRAINING.signatures(), params=TRAINING.state, weight_signatures=["get_weights"])
@@ -543,6 +548,7 @@ def test_a_forgotten_option_is_noted(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_litert_quantizes_what_a_step_does_not_compute(tmp_path: Path) -> None:
     x, y = np.linspace(-1, 1, 128, dtype=np.float32).reshape(2, 2, 32)
     params = {"w": np.linspace(-1, 1, 1024, dtype=np.float32).reshape(32, 32)}
@@ -557,7 +563,8 @@ def test_litert_quantizes_what_a_step_does_not_compute(tmp_path: Path) -> None:
     }
 
     def write(signatures: Any, **options: Any) -> Any:
-        return save_litert(tmp_path / "m.tflite", signatures, quantize="int8", **options)
+        path = tmp_path / "m.tflite"
+        return save_litert(path, signatures, quantize="int8", overwrite=True, **options)
 
     written = write(signatures, params=params, representative_data=[x, -x])
     assert [str(written.signatures[name]) for name in ("predict", "get_weights")] == [
@@ -590,6 +597,7 @@ def test_litert_quantizes_what_a_step_does_not_compute(tmp_path: Path) -> None:
         write(tmp_path / "m", representative_data=[x])
 
 
+@pytest.mark.slow
 def test_litert_compares_the_weights_after_a_step(tmp_path: Path) -> None:
     """An update that only LiteRT leaves out is found, though it is small beside the weight."""
     rate = np.float32(1e-4)

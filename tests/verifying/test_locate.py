@@ -18,7 +18,7 @@ from jax2tf_bridge import Signature, save, save_litert, verify
 from jax2tf_bridge.errors import BridgeError, ModuleError
 
 # Private: a seam is what is tested.
-from jax2tf_bridge.to_tensorflow._tf_compat import INLINING_SEAM
+from jax2tf_bridge.to_tensorflow._tf_compat import SEAM
 from jax2tf_bridge.verifying import Location
 from tests.house.seams import take_away
 from tests.verifying import functions
@@ -144,6 +144,7 @@ def test_equal_functions_have_no_location(model: Path) -> None:
     assert verify(model, scaled, samples=1, locate=True).location is None
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is deprecated:UserWarning")
 def test_a_litert_model_is_compared_and_its_line_is_named(model: Path, tmp_path: Path) -> None:
     file = tmp_path / "model.tflite"
@@ -162,7 +163,7 @@ def test_a_litert_model_is_compared_and_its_line_is_named(model: Path, tmp_path:
 def test_a_tensorflow_that_cannot_inline_is_an_error(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take_away(monkeypatch, INLINING_SEAM, "convert_variables_to_constants_v2")
+    take_away(monkeypatch, SEAM, "convert_variables_to_constants_v2")
     with pytest.raises(ModuleError, match="cannot inline the functions of a graph, which locate"):
         verify(model, scaled_differently, samples=1, gradients=0, locate=True)
 
@@ -176,7 +177,7 @@ WRONG = (
     (
         {"model": "model.tflite"},
         "TensorFlow runs the SavedModel itself, so it takes no model. Remove it, or name another "
-        "runtime: litert, onnx, openvino.",
+        "runtime: litert, onnx, openvino, tfjs.",
     ),
     (
         {"runtime": "openvino", "rounds": 3},

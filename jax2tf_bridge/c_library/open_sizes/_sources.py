@@ -2,42 +2,27 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from jax2tf_bridge.c_library._interface import Array, CAlgebra, make_identifier, quote_c
-from shape_poly import Comparison, Dim, DimExpr, SymbolicScope, sample_sizes, shape_text
+from jax2tf_bridge.c_library._interface import CAlgebra, make_identifier, quote_c
+from jax2tf_bridge.c_library._sources import (
+    declare_inputs,
+    declare_outputs,
+    wrap_cmake,
+    wrap_example,
+    wrap_header,
+    write_call,
+)
+from shape_poly import Comparison, Dim, DimExpr, SymbolicScope, sample_sizes
 
 if TYPE_CHECKING:
     from jax2tf_bridge.c_library.open_sizes._write import OpenInterface
-
-_NOTES = {
-    "bool": "0 or 1",
-    "float16": "bits of float16",
-    "bfloat16": "bits of bfloat16",
-    "complex64": "real and imaginary parts",
-    "complex128": "real and imaginary parts",
-}
 
 
 def write_header(interface: OpenInterface) -> str:
     """Returns NAME.h."""
     name, big = interface.name, interface.name.upper()
-    sizes = [f"  int64_t {make_identifier(v)};" for v in interface.variables]
-    inputs = [_declare_array(array, "const ") for array in interface.inputs]
-    outputs = [_declare_array(array, "") for array in interface.outputs]
-    return f"""\
-/* {name}: a JAX function as a C library. Written by jax2tf-bridge. */
-#ifndef {big}_H_
-#define {big}_H_
-
-#include <stdint.h>
-
-#ifdef __cplusplus
-extern "C" {{
-#endif
-
+    declarations = f"""
 /* A handle holds the buffers of calls. Use it in one thread at a time. */
 typedef struct {name}_handle {name}_handle;
 
@@ -58,14 +43,10 @@ typedef enum {{
 {name}_status {name}_share({name}_handle **handle, {name}_handle *other);
 
 /* Open sizes, and arrays in row-major order. */
-typedef struct {{
-{chr(10).join([*sizes, *inputs]) or "  char unused;"}
-}} {name}_inputs;
+{declare_inputs(name, interface.variables, interface.inputs)}
 
 /* Memory of the caller; an output that is NULL is left out. */
-typedef struct {{
-{chr(10).join(outputs) or "  char unused;"}
-}} {name}_outputs;
+{declare_outputs(name, interface.outputs)}
 
 /* Calls the function. The first call with new sizes compiles it for them. */
 {name}_status {name}_run({name}_handle *handle, const {name}_inputs *inputs,
@@ -76,22 +57,8 @@ const char *{name}_message(const {name}_handle *handle);
 
 /* Frees a handle; NULL is allowed. */
 void {name}_free({name}_handle *handle);
-
-#ifdef __cplusplus
-}}
-#endif
-
-#endif /* {big}_H_ */
 """
-
-
-def _declare_array(array: Array, const: str) -> str:
-    note = f", {_NOTES[array.dtype]}" if array.dtype in _NOTES else ""
-    return f"  {const}{array.c_type} *{array.identifier}; /* {_format_shape(array)}{note} */"
-
-
-def _format_shape(array: Array) -> str:
-    return "[" + shape_text(array.shape).removeprefix("(").removesuffix(")").rstrip(",") + "]"
+    return wrap_header(name, declarations)
 
 
 def write_functions(interface: OpenInterface) -> str:
@@ -181,14 +148,7 @@ def _check_condition(library: str, condition: Comparison) -> str:
 """
 
 
-_ALGEBRA = CAlgebra(
-    "jaxfn_add({}, {})",
-    "jaxfn_multiply({}, {})",
-    "jaxfn_floordiv({}, {})",
-    "jaxfn_mod({}, {})",
-    "jaxfn_max({}, {})",
-    "jaxfn_min({}, {})",
-)
+_ALGEBRA = CAlgebra("jaxfn_", is_checked=True)
 """Arithmetic with the functions of jaxfn.h."""
 
 
@@ -201,70 +161,17 @@ def _expression(dimension: Dim) -> str:
 
 def write_example(interface: OpenInterface) -> str:
     """Returns main.c, which calls the function once, with zeros, and prints its outputs."""
-    name, big = interface.name, interface.name.upper()
+    name = interface.name
     scope = SymbolicScope(interface.conditions, check=False)
     sizes = next(sample_sizes(interface.variables, scope), dict.fromkeys(interface.variables, 1))
-    lines = [f"  inputs.{make_identifier(v)} = {size};" for v, size in sizes.items()]
-    frees, prints = [], []
-    for side, arrays in (("inputs", interface.inputs), ("outputs", interface.outputs)):
-        for array in arrays:
-            place = f"{side}.{array.identifier}"
-            count = math.prod(_evaluate(d, sizes) for d in array.shape)
-            count *= 2 if array.is_complex else 1
-            lines.append(f"  {place} = calloc({max(count, 1)}, sizeof({array.c_type}));")
-            frees.append(f"  free((void *){place});")
-            if side == "outputs":
-                prints += [
-                    f'  printf("{array.identifier} =");',
-                    f"  for (int i = 0; i < {min(count, 10)}; ++i) "
-                    f'printf(" %g", (double){place}[i]);',
-                    '  printf("\\n");',
-                ]
-    newline = "\n"
-    return f"""\
-/* Calls the function of {name}.h once, with zeros. Written by jax2tf-bridge. */
-#include <stdio.h>
-#include <stdlib.h>
-
-#include "{name}.h"
-
-static int fail({name}_handle *handle) {{
-  fprintf(stderr, "%s\\n", {name}_message(handle));
-  {name}_free(handle);
-  return 1;
-}}
-
-int main(int arguments, char **values) {{
-  {name}_handle *handle = NULL;
-  if ({name}_open(&handle, arguments > 1 ? values[1] : "{name}.jaxfn") != {big}_OK)
-    return fail(handle);
-  {name}_inputs inputs = {{0}};
-  {name}_outputs outputs = {{0}};
-{newline.join(lines)}
-  if ({name}_run(handle, &inputs, &outputs) != {big}_OK) return fail(handle);
-{newline.join([*prints, *frees])}
-  {name}_free(handle);
-  return 0;
-}}
-"""
-
-
-def _evaluate(dimension: Dim, sizes: Mapping[str, int]) -> int:
-    return dimension.evaluate(sizes) if isinstance(dimension, DimExpr) else dimension
+    call = write_call(name, name, "", sizes, inputs=interface.inputs, outputs=interface.outputs)
+    file = f'arguments > 1 ? values[1] : "{name}.jaxfn"'
+    return wrap_example(name, f"{name}_open(&handle, {file})", [call])
 
 
 def write_cmake(name: str) -> str:
     """Returns CMakeLists.txt."""
-    return f"""\
-# Builds lib{name} and an example. Written by jax2tf-bridge.
-cmake_minimum_required(VERSION 3.13)
-project({name} C)
-if(NOT CMAKE_BUILD_TYPE)
-  set(CMAKE_BUILD_TYPE Release)
-endif()
-set(CMAKE_C_STANDARD 11)
-set(CMAKE_POSITION_INDEPENDENT_CODE ON)
-
+    build = f"""\
 set(TENSORFLOW "" CACHE PATH "folder of the pip package tensorflow, or of TensorFlow's C package")
 find_path(TENSORFLOW_INCLUDE tensorflow/c/c_api.h HINTS ${{TENSORFLOW}} PATH_SUFFIXES include)
 find_library(TENSORFLOW_LIBRARY HINTS ${{TENSORFLOW}} PATH_SUFFIXES lib
@@ -288,27 +195,8 @@ if(CMAKE_SOURCE_DIR STREQUAL CMAKE_CURRENT_SOURCE_DIR)
   add_executable({name}_example main.c)
   target_link_libraries({name}_example PRIVATE {name})
 endif()
-
-include(GNUInstallDirs)
-install(TARGETS {name} EXPORT {name}
-  PUBLIC_HEADER DESTINATION ${{CMAKE_INSTALL_INCLUDEDIR}})
-set(prefix ${{CMAKE_INSTALL_PREFIX}})
-configure_file({name}.pc.in {name}.pc @ONLY)
-install(FILES ${{CMAKE_CURRENT_BINARY_DIR}}/{name}.pc
-  DESTINATION ${{CMAKE_INSTALL_LIBDIR}}/pkgconfig)
 """
-
-
-def write_pkg_config(name: str) -> str:
-    """Returns NAME.pc.in, which CMake completes."""
-    return f"""\
-prefix=@prefix@
-Name: {name}
-Description: A JAX function as a C library that runs with TensorFlow
-Version: 1
-Cflags: -I${{prefix}}/@CMAKE_INSTALL_INCLUDEDIR@
-Libs: -L${{prefix}}/@CMAKE_INSTALL_LIBDIR@ -l{name} @TENSORFLOW_LIBRARIES@
-"""
+    return wrap_cmake(name, "C", "set(CMAKE_C_STANDARD 11)", build)
 
 
 def write_readme(interface: OpenInterface) -> str:

@@ -17,6 +17,7 @@ from jax2tf_bridge.c_library._interface import (
     list_variables,
     make_identifier,
 )
+from jax2tf_bridge.c_library._sources import write_pkg_config
 from jax2tf_bridge.c_library.open_sizes import _sources
 from jax2tf_bridge.errors import SavingError, make_path_error
 from jax2tf_bridge.portable import (
@@ -103,7 +104,9 @@ def write_open_library(
         f"{name}.c": _sources.write_functions(interface),
         "main.c": _sources.write_example(interface),
         "CMakeLists.txt": _sources.write_cmake(name),
-        f"{name}.pc.in": _sources.write_pkg_config(name),
+        f"{name}.pc.in": write_pkg_config(
+            name, libraries=" @TENSORFLOW_LIBRARIES@", runs_with=" that runs with TensorFlow"
+        ),
         "README.md": _sources.write_readme(interface),
     }
     runtime = resources.files("jax2tf_bridge.c_library.open_sizes").joinpath("runtime")

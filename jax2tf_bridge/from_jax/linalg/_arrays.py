@@ -9,6 +9,7 @@ import numpy as np
 from jax import lax
 
 State = TypeVar("State")
+Results = TypeVar("Results")
 
 
 def matmul(a: Any, b: Any) -> Any:
@@ -246,14 +247,14 @@ def loop(count: Any, step: Callable[[Any, State], State], state: State) -> State
     return result
 
 
-def vmap_matrices(function: Callable[[Any], Any], a: Any) -> Any:
+def vmap_matrices(function: Callable[[Any], Results], a: Any) -> Results:
     """Applies `function` to all matrices of [..., m, n] at once."""
     for _ in a.shape[:-2]:
         function = jax.vmap(function)
     return function(a)
 
 
-def map_matrices(function: Callable[[Any], Any], a: Any) -> Any:
+def map_matrices(function: Callable[[Any], Results], a: Any) -> Results:
     """Applies `function` to each matrix of [..., m, n] in turn, for loops of many small steps.
 
     Under jax.vmap, every matrix would take as many steps as the slowest one, and each would index
@@ -264,5 +265,7 @@ def map_matrices(function: Callable[[Any], Any], a: Any) -> Any:
     batch = a.shape[:-2]
     if a.ndim > 3:
         a = lax.collapse(a, 0, a.ndim - 2)
-    results = lax.map(function, a)
-    return tuple(lax.reshape(x, (*batch, *x.shape[1:])) for x in results)
+    results: Results = jax.tree_util.tree_map(
+        lambda x: lax.reshape(x, (*batch, *x.shape[1:])), lax.map(function, a)
+    )
+    return results

@@ -64,8 +64,7 @@ def eigh(a: Any, *, lower: bool) -> tuple[Any, Any]:
     Only the lower (or upper) triangle of a [..., n, n] is read. A matrix that is not finite gives
     NaN throughout. n may be symbolic.
     """
-    vectors, values = vmap_matrices(functools.partial(_decompose, lower=lower), a)
-    return vectors, values
+    return vmap_matrices(functools.partial(_decompose, lower=lower), a)
 
 
 def _decompose(a: Any, *, lower: bool) -> tuple[Any, Any]:

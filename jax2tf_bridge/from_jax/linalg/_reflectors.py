@@ -69,8 +69,7 @@ def hessenberg(a: Any) -> tuple[Any, Any]:
       For a [..., n, n]: H on and above the first subdiagonal and the reflectors below it
       [..., n, n]; their taus [..., n - 1].
     """
-    packed, taus = map_matrices(_reduce_to_hessenberg, a)
-    return packed, taus
+    return map_matrices(_reduce_to_hessenberg, a)
 
 
 def _reduce_to_hessenberg(a: Any) -> tuple[Any, Any]:
@@ -104,9 +103,7 @@ def tridiagonal(a: Any, *, lower: bool) -> tuple[Any, Any, Any, Any]:
       T and the reflectors in that triangle, with the other triangle unchanged; the diagonal and
       the off-diagonal of T, real [..., n] and [..., n - 1]; the taus [..., n - 1].
     """
-    function = _reduce_lower if lower else _reduce_upper
-    packed, d, e, taus = map_matrices(function, a)
-    return packed, d, e, taus
+    return map_matrices(_reduce_lower if lower else _reduce_upper, a)
 
 
 def _reduce_upper(a: Any) -> tuple[Any, Any, Any, Any]:

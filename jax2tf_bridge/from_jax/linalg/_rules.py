@@ -64,7 +64,7 @@ def linalg_rules(
     names = lax.linalg
     # JAX cannot lower these on TPU, or not with open sizes.
     rules = {
-        p: make_platform_rule(p, dict.fromkeys(_ALL_PLATFORMS, rule))
+        p: make_platform_rule(p, rule, _ALL_PLATFORMS)
         for p, rule in (
             (names.eig_p, lower_fun(eig)),
             (names.schur_p, lower_fun(schur)),
@@ -96,14 +96,16 @@ def _list_cpu_gpu_rules() -> dict[Any, Rule]:
         getattr(names, "ormqr_p", None): lower_fun(ormqr),
         **{p: find_common_rule(p) for p in without_custom_calls},
     }
+    threefry = extend_random.threefry2x32_p
     return {
-        **{p: make_platform_rule(p, dict.fromkeys(_PLATFORMS, rule)) for p, rule in rules.items()},
+        **{p: make_platform_rule(p, rule, _PLATFORMS) for p, rule in rules.items()},
+        # jax_threefry_gpu_kernel_lowering makes JAX's GPU rules custom calls.
+        threefry: make_platform_rule(threefry, find_common_rule(threefry), _GPUS),
         find_primitive("geqrf_p"): _lower_geqrf,
         names.householder_product_p: _lower_householder_product,
         names.cholesky_p: _lower_cholesky,
         names.triangular_solve_p: _lower_triangular_solve,
         names.qr_p: _lower_qr,
-        extend_random.threefry2x32_p: _lower_threefry,
     }
 
 
@@ -115,8 +117,7 @@ def _lower_geqrf(ctx: Any, a: Any) -> Sequence[Any]:
     if _has_no_elements(ctx.avals_in[0]):
         return lower_fun(_factor_empty)(ctx, a)
     primitive = find_primitive("geqrf_p")
-    rules = dict.fromkeys(_PLATFORMS, find_common_rule(primitive))
-    return lower_by_platform(primitive, rules, ctx, a)
+    return make_platform_rule(primitive, find_common_rule(primitive), _PLATFORMS)(ctx, a)
 
 
 def _factor_empty(a: Any) -> tuple[Any, Any]:
@@ -128,8 +129,7 @@ def _lower_householder_product(ctx: Any, a: Any, taus: Any) -> Sequence[Any]:
     if any(map(_has_no_elements, ctx.avals_in)):
         return lower_fun(lambda a, taus: eye_like(a, *a.shape[-2:]))(ctx, a, taus)
     primitive = lax.linalg.householder_product_p
-    rules = dict.fromkeys(_PLATFORMS, find_common_rule(primitive))
-    return lower_by_platform(primitive, rules, ctx, a, taus)
+    return make_platform_rule(primitive, find_common_rule(primitive), _PLATFORMS)(ctx, a, taus)
 
 
 def _has_no_elements(aval: Any) -> bool:
@@ -164,7 +164,7 @@ def _lower_svd(ctx: Any, a: Any, **params: Any) -> Sequence[Any]:
 def _lower_by_size(primitive: Any, rule: Rule, ctx: Any, a: Any, **params: Any) -> Sequence[Any]:
     # JAX's TPU rules support open sizes only in the batch.
     platforms = _PLATFORMS if are_sizes_known(*ctx.avals_in[0].shape[-2:]) else _ALL_PLATFORMS
-    return lower_by_platform(primitive, dict.fromkeys(platforms, rule), ctx, a, **params)
+    return make_platform_rule(primitive, rule, platforms)(ctx, a, **params)
 
 
 def _lower_eigh(
@@ -226,12 +226,5 @@ def _lower_tridiagonal_solve(ctx: Any, *args: Any, **params: Any) -> Sequence[An
     # JAX's TPU rule cannot perturb singular systems, and needs a known size.
     is_known = are_sizes_known(ctx.avals_in[1].shape[-1])
     platforms = _ALL_PLATFORMS if params.get("perturb_singular") or not is_known else _PLATFORMS
-    rules = dict.fromkeys(platforms, lower_fun(tridiagonal_solve))
-    return lower_by_platform(lax.linalg.tridiagonal_solve_p, rules, ctx, *args, **params)
-
-
-def _lower_threefry(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
-    primitive = extend_random.threefry2x32_p
-    # jax_threefry_gpu_kernel_lowering makes JAX's GPU rules custom calls.
-    rules = dict.fromkeys(_GPUS, find_common_rule(primitive))
-    return lower_by_platform(primitive, rules, ctx, *args, **params)
+    rule = lower_fun(tridiagonal_solve)
+    return make_platform_rule(lax.linalg.tridiagonal_solve_p, rule, platforms)(ctx, *args, **params)

@@ -338,8 +338,7 @@ def eig(
     function = functools.partial(
         _eig, left=compute_left_eigenvectors, right=compute_right_eigenvectors
     )
-    results: tuple[Any, ...] = map_matrices(function, a)
-    return results
+    return map_matrices(function, a)
 
 
 def _eig(a: Any, *, left: bool, right: bool) -> tuple[Any, ...]:

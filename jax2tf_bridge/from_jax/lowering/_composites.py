@@ -20,8 +20,8 @@ from jax2tf_bridge._operations import COMPOSITES
 from jax2tf_bridge.bytecode import STOP_GRADIENT
 from jax2tf_bridge.errors import NotExportableError
 from jax2tf_bridge.from_jax._jax_compat import ir
-from jax2tf_bridge.from_jax._jax_compat_lowering import Rule, lower_fun, make_platform_rule
-from jax2tf_bridge.from_jax.stablehlo import make_integer, replace_operation
+from jax2tf_bridge.from_jax._jax_compat_lowering import Rule, lower_by_platform, lower_fun
+from jax2tf_bridge.from_jax.stablehlo import make_integer, replace_by_operation
 
 Attributes = Mapping[str, bool | int]
 # Converts an equation's parameters; returns None if the composite cannot express them.
@@ -54,11 +54,16 @@ def composite_rules(rules: Mapping[Any, Rule]) -> dict[Any, Rule]:
 
     `rules` are the other overrides of the export, which lower the decompositions.
     """
+    partial = functools.partial
     return {
-        p: functools.partial(
-            _lower_to_composite, name, to_attributes, rules.get(p) or make_platform_rule(p, {})
+        primitive: partial(
+            _lower_to_composite,
+            row.name,
+            _pick_parameters(*row.parameters, unless=row.unless),
+            rules.get(primitive) or partial(lower_by_platform, primitive, {}),
         )
-        for p, name, to_attributes in _list_composites()
+        for row in COMPOSITES.values()
+        if row.primitive and (primitive := _find_primitive(row.primitive)) is not None
     }
 
 
@@ -110,34 +115,20 @@ def _replace_by_composite(
         return results  # JAX inlined the decomposition, which is equivalent
     n_sizes = len(call.operands) - n_operands
     all_attributes = {**attributes, **({SIZES: n_sizes} if n_sizes else {})}
-    with call.context, ir.InsertionPoint(call):
+    with call.context:
         mlir_attributes: dict[str, ir.Attribute] = {
             key: ir.BoolAttr.get(value) if isinstance(value, bool) else make_integer(value)
             for key, value in all_attributes.items()
         }
-        composite = ir.Operation.create(
-            "stablehlo.composite",
-            results=[result.type for result in call.results],
-            operands=list(call.operands),
-            attributes={
-                "name": ir.StringAttr.get(name),
-                "composite_attributes": ir.DictAttr.get(mlir_attributes),
-                "decomposition": call.attributes["callee"],
-                "version": make_integer(1, 32),
-            },
-            loc=call.location,
-        )
-        replace_operation(call, composite.results)
+        composite_attributes = {
+            "name": ir.StringAttr.get(name),
+            "composite_attributes": ir.DictAttr.get(mlir_attributes),
+            "decomposition": call.attributes["callee"],
+            "version": make_integer(1, 32),
+        }
+        operation = "stablehlo.composite"
+        composite = replace_by_operation(call, operation, call.operands, composite_attributes)
     return list(composite.results)
-
-
-def _list_composites() -> list[tuple[Any, str, _ToAttributes]]:
-    """Lists (primitive, name of its composite, function that converts its parameters)."""
-    return [
-        (primitive, row.name, _pick_parameters(*row.parameters, unless=row.unless))
-        for row in COMPOSITES.values()
-        if row.primitive and (primitive := _find_primitive(row.primitive)) is not None
-    ]
 
 
 def _find_primitive(name: str) -> Any:

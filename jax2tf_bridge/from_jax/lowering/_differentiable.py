@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from jax import lax
 from jax.extend.core import Literal
 
 from jax2tf_bridge._operations import SAME_GRADIENT
+from jax2tf_bridge.from_jax._equations import iter_equations
 
 _SAFE_AT_ALL_SIZES = frozenset(
     {
@@ -50,7 +51,7 @@ def is_surely_differentiable(jaxpr: Any) -> bool:
     False means unknown: loops, derivatives defined by users, and unknown primitives must be traced
     to find out.
     """
-    return all(map(_has_safe_derivative, getattr(jaxpr, "jaxpr", jaxpr).eqns))
+    return all(map(_has_safe_derivative, jaxpr.eqns))
 
 
 _NO_DERIVATIVE = (
@@ -70,17 +71,8 @@ def has_no_derivative(jaxpr: Any, error: Exception) -> bool:
     JAX can differentiate a loop over a size if the size is a number, so this is False for every
     function that computes with sizes.
     """
-    return str(error).startswith(_NO_DERIVATIVE) and not _computes_with_sizes(jaxpr)
-
-
-def _computes_with_sizes(value: Any) -> bool:
-    """Returns whether a jaxpr, or one among an equation's parameters, uses a size as an array."""
-    if isinstance(value, (list, tuple)):
-        return any(map(_computes_with_sizes, value))
-    return any(
-        equation.primitive.name == "dim_as_value"
-        or _computes_with_sizes([*equation.params.values()])
-        for equation in getattr(getattr(value, "jaxpr", value), "eqns", ())
+    return str(error).startswith(_NO_DERIVATIVE) and not any(
+        equation.primitive.name == "dim_as_value" for equation in iter_equations(jaxpr)
     )
 
 
@@ -99,7 +91,7 @@ def _has_safe_derivative(equation: Any) -> bool:
         return all(map(is_surely_differentiable, params["branches"]))
     is_loop = name == "scan" and isinstance(params["length"], int)
     if is_loop or (name in CALLS and params.get("policy") is None):
-        inner = [*inner_jaxprs(params)]
+        inner = _list_called_jaxprs(params)
         return bool(inner) and all(map(is_surely_differentiable, inner))
     return False
 
@@ -119,18 +111,14 @@ _RULE_OF_RELU = ("relu", "/jax/_src/nn/functions.py")
 """Name and file of jax.nn.relu's derivative rule; like tf.nn.relu, it is 0 at 0."""
 
 
-def has_jax_gradient_in_tensorflow(jaxpr: Any) -> bool:
+def has_jax_gradient_in_tensorflow(jaxpr: Any, needed_results: list[bool] | None = None) -> bool:
     """Returns whether TensorFlow's gradient of the function's operations equals JAX's.
 
     False for user-defined derivatives (jax.custom_jvp, jax.custom_vjp), loops, sorting, and other
     operations with a different gradient in TensorFlow. Operations behind stop_gradient and on
-    integers are ignored.
+    integers are ignored, and so are those that only lead to results that are not needed. By default
+    all results are needed.
     """
-    return _has_same_gradients(getattr(jaxpr, "jaxpr", jaxpr), None)
-
-
-def _has_same_gradients(jaxpr: Any, needed_results: list[bool] | None) -> bool:
-    """Checks the equations that the gradient reaches from the needed results; None means all."""
     outs = jaxpr.outvars
     flags = [True] * len(outs) if needed_results is None else needed_results
     needed = {
@@ -143,9 +131,9 @@ def _has_same_gradients(jaxpr: Any, needed_results: list[bool] | None) -> bool:
         if not any(needed_outputs):
             continue
         name = equation.primitive.name
-        inner = [*inner_jaxprs(equation.params)]
+        inner = _list_called_jaxprs(equation.params)
         if name in CALLS and inner:
-            if not all(_has_same_gradients(jaxpr, needed_outputs) for jaxpr in inner):
+            if not all(has_jax_gradient_in_tensorflow(j, needed_outputs) for j in inner):
                 return False
         elif _has_narrow_floats(equation) or not (
             _has_same_gradient(equation) or _is_relu(equation) or _is_plain_convolution(equation)
@@ -229,11 +217,9 @@ def _is_plain_convolution(equation: Any) -> bool:
     return all(d == 1 for d in params["rhs_dilation"]) and (groups == 1 or is_depthwise)
 
 
-def inner_jaxprs(params: Mapping[str, Any]) -> Iterator[Any]:
-    """Yields the jaxpr that an equation with one of CALLS, or a loop, runs."""
-    for key in ("jaxpr", "call_jaxpr"):
-        if key in params:
-            yield getattr(params[key], "jaxpr", params[key])
+def _list_called_jaxprs(params: Mapping[str, Any]) -> list[Any]:
+    """Lists the jaxpr that an equation with one of CALLS, or a loop, runs."""
+    return [params[key] for key in ("jaxpr", "call_jaxpr") if key in params]
 
 
 def _is_differentiable(var: Any) -> bool:

@@ -60,8 +60,7 @@ _EQUINOX_CALL = "branched_error_if_impl"
 def refuse_host_callbacks(traced: jax.stages.Traced, name: str, options: ExportOptions) -> None:
     """Rejects a function that calls back to the Python process that traced it.
 
-    Calls that the options leave out are accepted, because `debug_rules` and `callback_rules` drop
-    them.
+    Calls that the options leave out are accepted, because `callback_rules` drops them.
 
     Raises:
       NotExportableError: there is such a call. The message has the primitive and the user's line.
@@ -111,37 +110,30 @@ def refuse_host_callbacks(traced: jax.stages.Traced, name: str, options: ExportO
             )
 
 
-def debug_rules(traced: jax.stages.Traced) -> tuple[tuple[Any, Any], ...]:
-    """Lists (primitive, lowering rule) pairs that leave out the debugging calls of a trace."""
-    primitives = {
-        equation.primitive: None
-        for equation in iter_equations(traced.jaxpr.jaxpr)
-        if equation.primitive.name in _DEBUG_CALLS
-    }
-    return tuple((primitive, _drop_call) for primitive in primitives)
-
-
 def callback_rules(
-    traced: jax.stages.Traced, name: str, *, runtime_checks: str | None
+    traced: jax.stages.Traced, name: str, options: ExportOptions
 ) -> tuple[tuple[Any, Rule], ...]:
-    """Lists (primitive, lowering rule) pairs for host callbacks and runtime checks.
+    """Lists (primitive, lowering rule) pairs for host callbacks, debugging calls and checks.
 
     A library's primitive has no visible equations before it is lowered, so
     `refuse_host_callbacks` cannot see the callbacks inside it.
     """
     primitives = map(find_primitive, ("pure_callback_p", "io_callback_p"))
-    rules: list[tuple[Any, Rule]] = [
-        (primitive, functools.partial(_lower_callback, name, str(primitive), runtime_checks))
+    drops_checks = options.runtime_checks == DROP
+    rules: dict[Any, Rule] = {
+        primitive: functools.partial(_lower_callback, name, str(primitive), options.runtime_checks)
         for primitive in primitives
         if primitive is not None
-    ]
-    if runtime_checks != DROP:
-        return tuple(rules)
-    checks = {
-        e.primitive: None for e in iter_equations(traced.jaxpr.jaxpr) if _is_checkify_check(e)
     }
-    rules += [(primitive, _drop_call) for primitive in checks]
-    return (*rules, (jax.lax.cond_p, _lower_cond))
+    for equation in iter_equations(traced.jaxpr.jaxpr):
+        is_debug_call = equation.primitive.name in _DEBUG_CALLS
+        if (is_debug_call and options.without_debug_effects) or (
+            drops_checks and _is_checkify_check(equation)
+        ):
+            rules[equation.primitive] = _drop_call
+    if drops_checks:
+        rules[jax.lax.cond_p] = _lower_cond
+    return tuple(rules.items())
 
 
 def effect_names(

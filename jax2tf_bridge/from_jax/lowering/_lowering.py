@@ -25,7 +25,7 @@ from jax2tf_bridge.from_jax._equations import iter_equation_paths
 from jax2tf_bridge.from_jax._jax_compat_lowering import newest_calling_convention, take_constants
 from jax2tf_bridge.from_jax._jax_compat_modules import TakenModule, take_module
 from jax2tf_bridge.from_jax.arguments import AlreadyTraced, user_line_of_equation
-from jax2tf_bridge.from_jax.lowering._effects import callback_rules, debug_rules
+from jax2tf_bridge.from_jax.lowering._effects import callback_rules
 from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
 from jax2tf_bridge.from_jax.lowering._tracing import trace_with_wide_dtypes
 from jax2tf_bridge.from_jax.shapes import ExportOptions
@@ -147,8 +147,7 @@ def _lower_for_platforms(
             platforms, options.target.stablehlo_versions[0], xla=options.target.xla
         ),
         *graph_call_rules(),
-        *(debug_rules(traced) if options.without_debug_effects else ()),
-        *callback_rules(traced, name, runtime_checks=options.runtime_checks),
+        *callback_rules(traced, name, options),
         # JAX caches results by rules. A cached result would lack the captured arrays, so this new
         # primitive makes the rules unique.
         (Primitive("jax2tf_bridge_lowering"), _lower_unused),
@@ -178,15 +177,15 @@ def _lower_for_platforms(
         module.reduce_to_one_device(name)
     module.narrow_platform_index()
     graph_functions = take_graph_functions(module)
-    if not options.target.xla:
+    if options.target.xla:
+        module.expand()
+        module.keep_nan()
+        for call in module.custom_calls():
+            if not options.allows_custom_call(call.name, platforms):
+                raise _make_custom_call_error(name, call, platforms, options.target)
+    else:
         # Composites stay. Operations that TensorFlow lacks are reported when the module is written.
         check_one_device(name, exported.nr_devices, options.target)
-        return LoweredModule(exported, module, captured, graph_functions)
-    module.expand()
-    module.keep_nan()
-    for call in module.custom_calls():
-        if not options.allows_custom_call(call.name, platforms):
-            raise _make_custom_call_error(name, call, platforms, options.target)
     return LoweredModule(exported, module, captured, graph_functions)
 
 

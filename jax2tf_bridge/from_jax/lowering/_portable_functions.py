@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TypeVar
 
 import jax
-from jax import export as jax_export
 
 from jax2tf_bridge.errors import GradientError, InconclusiveShapeError, Message, ShardingError
 from jax2tf_bridge.from_jax._shardings import read_shardings, vjp_shardings
@@ -49,14 +48,12 @@ T = TypeVar("T")
 
 def build_portable_function(
     function: TracedFunction,
-    traced: jax.stages.Traced,
-    lowered: LoweredModule,
+    inferred: InferredTrace[LoweredModule],
     options: ExportOptions,
     *,
     in_shapes: Sequence[tuple[Dim, ...]],
     in_tree: TreeSpec,
     argument_names: tuple[str, ...],
-    assumptions: SizeAssumptions,
     constants: ConstantPool,
 ) -> PortableFunction:
     """Builds a portable function from a lowered trace, at the target's StableHLO version.
@@ -72,6 +69,7 @@ def build_portable_function(
       ModuleError: the module's types are not those of the trace.
       NotExportableError: the function has an effect that cannot be recreated.
     """
+    traced, lowered, assumptions = inferred.traced, inferred.result, inferred.assumptions
     name, exported = function.name, lowered.exported
     lifted = tuple(
         lowered.module.lift_constants(
@@ -89,9 +87,7 @@ def build_portable_function(
         portable_aval(aval, shape)
         for aval, shape in zip(traced.jaxpr.in_avals, in_shapes, strict=True)
     )
-    out_avals = tuple(
-        portable_aval(aval, assumptions.shape_from_jax(aval)) for aval in traced.jaxpr.out_avals
-    )
+    out_avals = tuple(map(portable_aval, traced.jaxpr.out_avals, inferred.out_shapes()))
     kept_indices = tuple(exported.module_kept_var_idx)
     traced_avals = [portable_aval(traced.jaxpr.in_avals[i]) for i in kept_indices]
     check_types(
@@ -102,9 +98,7 @@ def build_portable_function(
         has_platform_index=len(exported.platforms) > 1,
     )
     module = Module(
-        retargeted.module,
-        retargeted.stablehlo_version,
-        retargeted.calling_convention_version,
+        *retargeted,
         kept_arguments=kept_indices,
         platforms=tuple(exported.platforms),
         uses_shape_polymorphism=any(
@@ -113,9 +107,7 @@ def build_portable_function(
         disabled_checks=options.disabled_checks,
         nr_devices=exported.nr_devices,
     )
-    vjp = _VjpExport(
-        function, traced, in_shapes, assumptions, options, constants=constants, exported=exported
-    )
+    vjp = _VjpExport(function, inferred, options, in_shapes=in_shapes, constants=constants)
     portable = PortableFunction(
         name=name,
         in_tree=in_tree,
@@ -160,27 +152,25 @@ class _VjpExport:
     def __init__(
         self,
         function: TracedFunction,
-        traced: jax.stages.Traced,
-        in_shapes: Sequence[tuple[Dim, ...]],
-        assumptions: SizeAssumptions,
+        inferred: InferredTrace[LoweredModule],
         options: ExportOptions,
         *,
+        in_shapes: Sequence[tuple[Dim, ...]],
         constants: ConstantPool,
-        exported: jax_export.Exported,
     ) -> None:
         """Stores what the VJP's export needs; traces nothing yet.
 
-        `function` can trace again for `traced`. `in_shapes` has the dimensions as the user wrote
-        them. The VJP may use the function's `constants`. Only the shardings and devices of
-        `exported` are read.
+        `function` made the trace, and can trace again. `in_shapes` has the dimensions as the user
+        wrote them. The VJP may use the function's `constants`.
         """
-        self._name, self._traced, self._in_shapes = function.name, traced, in_shapes
-        self._assumptions, self._options, self._constants = assumptions, options, constants
+        self._name, self._in_shapes, self._constants = function.name, in_shapes, constants
+        self._assumptions, self._options = inferred.assumptions, options
+        self._traced = traced = inferred.traced
         # JAX may be configured differently when the gradient is exported.
         self._x64 = bool(jax.config.read("jax_enable_x64"))
         # This object lives as long as the portable function, so it must not hold the module, which
-        # may be large.
-        bare = replace(exported, mlir_module_serialized=b"", _get_vjp=None)
+        # may be large. Only the shardings and devices are read.
+        bare = replace(inferred.result.exported, mlir_module_serialized=b"", _get_vjp=None)
         self._shardings = functools.cache(lambda: vjp_shardings(traced, bare, function.name))
         self._vjp = replace(
             function,
@@ -240,24 +230,21 @@ class _VjpExport:
         return lower(vjp, self._vjp.name, self._options)
 
     def _build(self, inferred: InferredTrace[LoweredModule]) -> PortableFunction:
-        traced, lowered = inferred.traced, inferred.result
-        assumptions = add_reshape_requirements(inferred.assumptions, traced, self._vjp)
+        inferred = add_reshape_requirements(inferred, self._vjp)
         primals = len(self._in_shapes)
-        cotangents = traced.jaxpr.in_avals[primals:]
+        cotangents = inferred.traced.jaxpr.in_avals[primals:]
         names = (
             *(f"primal_{i}" for i in range(primals)),
             *(f"cotangent_{i}" for i in range(len(cotangents))),
         )
-        shapes = (*self._in_shapes, *map(assumptions.shape_from_jax, cotangents))
+        shapes = (*self._in_shapes, *map(inferred.assumptions.shape_from_jax, cotangents))
         return build_portable_function(
             self._vjp,
-            traced,
-            lowered,
+            inferred,
             self._options,
             in_shapes=shapes,
             in_tree=flat_call(len(names)),
             argument_names=names,
-            assumptions=assumptions,
             constants=self._constants,
         )
 

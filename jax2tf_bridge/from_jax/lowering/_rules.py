@@ -88,9 +88,7 @@ def lowering_overrides(
     if (ragged := find_primitive("ragged_dot_general_p")) is not None:
         # On GPU and TPU, JAX writes a CHLO operation, which no TensorFlow runs and which cannot be
         # expanded with an open batch. The CPU rule masks each group, as the expansion would.
-        rules[ragged] = make_platform_rule(
-            ragged, dict.fromkeys(PLATFORMS, find_common_rule(ragged))
-        )
+        rules[ragged] = make_platform_rule(ragged, find_common_rule(ragged), PLATFORMS)
     composite = find_primitive("composite_p")
     rules[composite] = partial(_lower_composite, composite)
     if stablehlo_version < _BATCHING_DIMS_SINCE:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
-import jax.extend as jex
 import numpy as np
+from jax.extend.core import jaxpr_as_fun
 
 from jax2tf_bridge.comparing import tolerance_of
 from jax2tf_bridge.errors import BridgeError, FunctionError
@@ -167,12 +167,6 @@ VjpShardings: TypeAlias = tuple[tuple[Any, ...], tuple[Any, ...]] | None
 """Shardings of the arguments and of the results of a VJP; None if it is not sharded."""
 
 
-def flat_function(traced: jax.stages.Traced) -> Callable[..., list[Any]]:
-    """Returns a trace as a function over flat arguments; it does not run the user's code."""
-    function: Callable[..., list[Any]] = jex.core.jaxpr_as_fun(traced.jaxpr)
-    return function
-
-
 def flat_specs(traced: jax.stages.Traced) -> list[jax.ShapeDtypeStruct]:
     """Returns the shapes and dtypes of the flat arguments, and the shardings in their types."""
     return [_make_spec(aval, aval.dtype) for aval in traced.jaxpr.in_avals]
@@ -195,7 +189,7 @@ def trace_with_wide_dtypes(traced: jax.stages.Traced) -> jax.stages.Traced:
     outs = [portable_aval(a) for a in traced.jaxpr.out_avals]
     if not any(map(is_narrow, [*ins, *outs])) and _can_rebuild_arguments(traced):
         return traced
-    narrow = flat_function(traced)
+    narrow = jaxpr_as_fun(traced.jaxpr)
     specs = flat_specs(traced)
 
     def wide(*args: Any) -> list[Any]:
@@ -243,7 +237,7 @@ def trace_vjp(traced: jax.stages.Traced, shardings: VjpShardings = None) -> jax.
     differentiable. The user's function is not traced again, because the jaxpr has its derivative
     rules. `shardings` comes from `vjp_shardings`.
     """
-    primal = flat_function(traced)
+    primal: Callable[..., list[Any]] = jaxpr_as_fun(traced.jaxpr)
     specs = flat_specs(traced)
     count = len(specs)
 

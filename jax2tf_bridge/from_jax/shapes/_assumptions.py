@@ -211,7 +211,7 @@ def _move_variable_left(comparison: Comparison) -> Comparison:
 
 def _rank_fact(fact: JaxFact) -> tuple[bool, bool, int]:
     comparison = fact.comparison
-    is_remainder = read_remainder(comparison) is not None
+    is_remainder = _read_remainder(comparison) is not None
     return comparison.operator == "==", is_remainder, len(str(comparison))
 
 
@@ -336,7 +336,7 @@ class Progression:
 def find_progressions(constraints: Sequence[Comparison]) -> Iterator[Progression]:
     """Yields the progression of each variable with a known remainder."""
     for comparison in constraints:
-        known = read_remainder(comparison)
+        known = _read_remainder(comparison)
         if known is None:
             continue
         operation, remainder = known
@@ -346,7 +346,7 @@ def find_progressions(constraints: Sequence[Comparison]) -> Iterator[Progression
             yield Progression(str(dividend), factor, remainder)
 
 
-def read_remainder(comparison: Comparison) -> tuple[DimOperation, int] | None:
+def _read_remainder(comparison: Comparison) -> tuple[DimOperation, int] | None:
     """Returns the mod and its value if a comparison states one, else None."""
     left, right = comparison.left, comparison.right
     operation = left.as_operation() if isinstance(left, DimExpr) else None

@@ -89,8 +89,7 @@ class _PlaceSearch:
 
     def choose_from_examples(self) -> Choice:
         leading = [place for place in self.sizes if place[1] == 0]
-        closed = dict(self.known_sizes())
-        batch = self.close_parameters(self.open_leading(self.open_places(closed, leading)))
+        batch = self.close_parameters(self.open_leading(self.open_places({}, leading)))
         data = {i for (i, _), d in batch.items() if isinstance(d, DimExpr)}
         inner = [p for p in self.sizes if p[0] in data and p[1] > 0]
         if not inner:
@@ -255,13 +254,10 @@ class _PlaceSearch:
             )
         return size
 
-    def known_sizes(self) -> dict[Place, Dim]:
-        return {place: size for place, size in self.sizes.items() if size is not None}
-
     def open_places(self, choice: Choice, places: Sequence[Place]) -> Choice:
-        """Opens each of the places with a new variable."""
-        start = {**self.known_sizes(), **choice}
-        return start | {place: DimExpr.variable(next(self.names)) for place in places}
+        """Opens each of the places with a new variable; other places keep their known size."""
+        known = {place: size for place, size in self.sizes.items() if size is not None}
+        return {**known, **choice, **{p: DimExpr.variable(next(self.names)) for p in places}}
 
     def arguments(self) -> list[int]:
         return list(dict.fromkeys(self.specs.argument_of(i) for i, _ in self.sizes))

@@ -45,6 +45,7 @@ from jax2tf_bridge.from_jax.shapes._samples import (
 from jax2tf_bridge.from_jax.shapes._traced_function import ExportOptions, TracedFunction
 from shape_poly import (
     Comparison,
+    Dim,
     DimExpr,
     Proven,
     Refuted,
@@ -75,6 +76,10 @@ class InferredTrace(Generic[T]):
     traced: jax.stages.Traced
     result: T
     assumptions: SizeAssumptions
+
+    def out_shapes(self) -> list[tuple[Dim, ...]]:
+        """Lists the shapes of the flat results, in the user's variables."""
+        return [self.assumptions.shape_from_jax(aval) for aval in self.traced.jaxpr.out_avals]
 
 
 class _AnsweredTrace:
@@ -367,8 +372,8 @@ def check_requirements_allowed(
     new = _list_new(before, after)
     if not new or options.infer:
         return
-    scopes = function.words.scopes_hold_all
-    stated = before.scope.constraints if scopes else options.constraints
+    in_scopes = function.words.scopes_hold_all
+    stated = before.scope.constraints if in_scopes else options.constraints
     raise requirements_error(function, options.call, new, [str(c) for c in stated])
 
 
@@ -408,8 +413,8 @@ def _find_only_sizes(scope: SymbolicScope, variables: frozenset[str]) -> dict[st
 
 
 def add_reshape_requirements(
-    assumptions: SizeAssumptions, traced: jax.stages.Traced, function: TracedFunction
-) -> SizeAssumptions:
+    inferred: InferredTrace[T], function: TracedFunction
+) -> InferredTrace[T]:
     """Adds requirements that each reshape of a trace keeps the number of elements.
 
     JAX does not check that for open sizes. Without a requirement, a call with other sizes would
@@ -418,7 +423,8 @@ def add_reshape_requirements(
     Raises:
       InconclusiveShapeError: a reshape never keeps the number of elements.
     """
-    for comparison, source in _iter_reshapes(traced, assumptions):
+    assumptions = inferred.assumptions
+    for comparison, source in _iter_reshapes(inferred.traced, assumptions):
         scope = assumptions.full_scope
         verdict = prove(comparison, scope)
         if isinstance(verdict, Proven):
@@ -429,7 +435,7 @@ def add_reshape_requirements(
             raise never_holds_error(function, comparison, counterexample, scope, source)
         requirement = Requirement(weakest, comparison, counterexample, source)
         assumptions = assumptions.with_requirement(requirement)
-    return assumptions
+    return replace(inferred, assumptions=assumptions)
 
 
 def _iter_reshapes(

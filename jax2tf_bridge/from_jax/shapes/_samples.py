@@ -45,13 +45,6 @@ class Experiment:
     passed: tuple[Sizes, ...]
     failed: tuple[tuple[Sizes, Exception], ...]
 
-    def without_ones(self) -> Experiment:
-        """Returns the experiment without trials of size 1."""
-        return Experiment(
-            tuple(s for s in self.passed if 1 not in s.values()),
-            tuple((s, e) for s, e in self.failed if 1 not in s.values()),
-        )
-
 
 def try_sizes(function: TracedFunction, scope: SymbolicScope, error: Exception) -> Experiment:
     """Traces the function at some sizes in the scope, within a time limit.
@@ -90,18 +83,20 @@ def explain(experiment: Experiment) -> tuple[Comparison, ...]:
     Returns () if there are none, or if nothing passed or nothing failed. A size of 1 may pass only
     because it broadcasts, so comparisons that ignore these sizes are the second choice.
     """
-    return _explain(experiment) or _explain(experiment.without_ones())
+    passed, failed = experiment.passed, [sizes for sizes, _ in experiment.failed]
+    without_ones = ([s for s in sizes if 1 not in s.values()] for sizes in (passed, failed))
+    return _explain(passed, failed) or _explain(*without_ones)
 
 
-def _explain(experiment: Experiment) -> tuple[Comparison, ...]:
-    if not experiment.passed:
+def _explain(passed: Sequence[Sizes], failed: Sequence[Sizes]) -> tuple[Comparison, ...]:
+    if not passed:
         return ()
     candidates = [
         c
-        for c in dict.fromkeys(_iter_candidates(sorted(experiment.passed[0]), experiment.passed))
-        if all(map(c.holds, experiment.passed))
+        for c in dict.fromkeys(_iter_candidates(sorted(passed[0]), passed))
+        if all(map(c.holds, passed))
     ]
-    unexplained = [sizes for sizes, _ in experiment.failed]
+    unexplained = [*failed]
     chosen: list[Comparison] = []
     while unexplained and candidates and len(chosen) < _MAX_COMPARISONS:
         best = max(candidates, key=lambda c: sum(not c.holds(sizes) for sizes in unexplained))

@@ -207,7 +207,6 @@ class Specs:
 
     def with_shapes(self, shapes: Sequence[tuple[Dim, ...] | None]) -> Specs:
         """Returns the specs with these shapes of the flat arguments; None keeps a shape."""
-        tree: Any = jax.tree_util.tree_structure(self.dynamic)
         leaves = [
             leaf
             if shape is None
@@ -216,6 +215,7 @@ class Specs:
             else replace(leaf, shape=shape)
             for leaf, shape in zip(self.leaves(), shapes, strict=True)
         ]
+        tree = jax.tree_util.tree_structure(self.dynamic)
         return replace(self, dynamic=rebuild_tree(tree, leaves))
 
     def variables(self) -> frozenset[str]:
@@ -227,9 +227,6 @@ class Specs:
         self, assumptions: SizeAssumptions, scope: jax_export.SymbolicScope
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Returns (args, kwargs) for a trace under assumptions, in JAX's scope of them."""
-        args: tuple[Any, ...]
-        leaves: list[Any]
-        structure: Any
         leaves, structure = jax.tree_util.tree_flatten(self.dynamic)
         args, kwargs = rebuild_tree(structure, [leaf.to_jax(assumptions, scope) for leaf in leaves])
         return (
@@ -270,10 +267,9 @@ class Specs:
 
 def _format_specs(argument: Any) -> Any:
     """Returns the specification of an argument as texts; None if it has no open dimension."""
-    leaves: list[ArraySpec] = jax.tree_util.tree_leaves(argument)
+    leaves, structure = jax.tree_util.tree_flatten(argument)
     if not any(is_symbolic_dim(d) for leaf in leaves for d in leaf.shape):
         return None
-    structure: Any = jax.tree_util.tree_structure(argument)
     texts = [shape_text(leaf.shape) for leaf in leaves]
     try:
         return rebuild_tree(structure, texts)
@@ -305,7 +301,7 @@ def symbolic_specs(
     """
     names = function.argument_names(len(args))
     positional, by_name = find_entries(polymorphic_shapes, names, kwargs, function.name)
-    static_args = {i: arg for i, arg in enumerate(args) if function.is_static(i)}
+    static_args = {i: arg for i, arg in enumerate(args) if i in function.static_argnums}
     static_kwargs = {k: v for k, v in kwargs.items() if k in function.static_argnames}
     by_keyword = {k: v for k, v in kwargs.items() if k not in static_kwargs}
     arguments = [

@@ -22,26 +22,22 @@ class SizeWords:
     Attributes:
       shapes: the argument for the sizes.
       constraints: the argument for the constraints.
-      keyword: the name of that argument in code.
       scopes_hold_all: whether the sizes carry the constraints, so that code that adds a constraint
-        must repeat the others.
-      can_infer: whether AUTO is allowed in their place.
+        must repeat the others. AUTO is not allowed then.
     """
 
     shapes: Argument
     constraints: Argument
-    keyword: str
     scopes_hold_all: bool
-    can_infer: bool
 
     def advice(self, call: str, constraints: Sequence[str]) -> Message:
         """Formats code with the constraints, after `call`, and the advice to use AUTO."""
         quoted = ", ".join(f'"{constraint}"' for constraint in constraints)
-        code = f"{call}, {self.keyword}=[{quoted}])"
+        code = f"{call}, {self.constraints.name}=[{quoted}])"
         stated = Message("    ", Argument(self.constraints.name, list(constraints), code), "\n")
-        return (
-            Message(stated, "or let ", AUTO_CONSTRAINTS, " add it. ") if self.can_infer else stated
-        )
+        if self.scopes_hold_all:
+            return stated
+        return Message(stated, "or let ", AUTO_CONSTRAINTS, " add it. ")
 
 
 SHAPES = Argument("polymorphic_shapes")
@@ -53,21 +49,13 @@ NAMED_AUTO_SHAPES = Argument("polymorphic_shapes", AUTO, _IMPORTED_AUTO)
 NAMED_AUTO_CONSTRAINTS = Argument("polymorphic_constraints", AUTO, _IMPORTED_AUTO)
 """Arguments to name in messages."""
 
-POLYMORPHIC = SizeWords(
-    shapes=SHAPES,
-    constraints=CONSTRAINTS,
-    keyword="polymorphic_constraints",
-    scopes_hold_all=False,
-    can_infer=True,
-)
+POLYMORPHIC = SizeWords(SHAPES, CONSTRAINTS, scopes_hold_all=False)
 """Arguments of jax2tf, `convert`, `export` and `save`."""
 
 SYMBOLIC = SizeWords(
     shapes=Argument("symbolic_shape"),
     constraints=Argument("constraints", code="symbolic_shape(..., constraints=[...])"),
-    keyword="constraints",
     scopes_hold_all=True,
-    can_infer=False,
 )
 """Arguments of jax.export."""
 

@@ -26,7 +26,7 @@ from jax2tf_bridge.from_jax.stablehlo._operations import (
     find_main,
     function_type,
     make_integer,
-    replace_operation,
+    replace_by_operation,
     symbol_name,
     walk_operations,
 )
@@ -35,7 +35,6 @@ from jax2tf_bridge.from_jax.stablehlo._sharding import (
     restore_manual_computations,
 )
 from jax2tf_bridge.from_jax.stablehlo._target_versions import (
-    RetargetedModule,
     check_one_device,
     retarget_module,
 )
@@ -52,7 +51,6 @@ __all__ = [
     "WIDE_ELEMENT_TYPES",
     "ConstantPool",
     "ModuleOperation",
-    "RetargetedModule",
     "StableHloModule",
     "TakenArrays",
     "attribute",
@@ -69,7 +67,7 @@ __all__ = [
     "make_portable_artifact",
     "mark_for_refinement",
     "read_stablehlo_module",
-    "replace_operation",
+    "replace_by_operation",
     "restore_manual_computations",
     "retarget_module",
     "retype_narrow_values",

@@ -26,6 +26,7 @@ from jax2tf_bridge.from_jax.stablehlo._operations import (
     custom_call_target,
     find_main,
     function_type,
+    replace_by_operation,
     replace_operation,
     set_function_type,
     symbol_name,
@@ -215,12 +216,9 @@ def lift(
         for op in module.body.operations
         if op.operation.name == "func.func"
     }
-    lifted: list[T] = []
-    if any(isinstance(part, _LargeConstant) for f in functions.values() for part in f.contents):
-        lifting = _Lifting(functions, intern, share or intern)
-        lifted = list(lifting.lift("main"))
+    lifted = _Lifting(functions, intern, share or intern).lift("main")
     put_back(module, taken)
-    return lifted
+    return list(lifted)
 
 
 def may_be_large(operation: Any) -> bool:
@@ -325,7 +323,7 @@ class _Lifting(Generic[T]):
                 if dtype in _WITHOUT_BUFFER:
                     data = _read_from_bytecode(constant)
                 else:
-                    data = _view_buffer(value)
+                    data = _view_bytes(np.asarray(value))
             token = None if data is None else self._intern(shape, dtype, data)
             self._by_attribute[value] = token
         return self._by_attribute[value]
@@ -399,10 +397,6 @@ def _find_symbols(operation: Any) -> set[str]:
     return {a or b for text in texts for a, b in _SYMBOL.findall(text)}
 
 
-def _view_buffer(value: Any) -> memoryview:
-    return _view_bytes(np.asarray(memoryview(value)))
-
-
 def _view_bytes(array: np.ndarray) -> memoryview:
     """Returns the elements in the form that `Intern` takes; copies only if not in C order."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
@@ -441,16 +435,9 @@ def _create_constant(kind: Any, data: bytes | memoryview) -> Any:
 
 
 def _add_operands(call: Any, operands: Sequence[Any]) -> None:
-    with ir.InsertionPoint(call):
-        new_call = ir.Operation.create(
-            "func.call",
-            results=[result.type for result in call.results],
-            operands=[*call.operands, *operands],
-            attributes=attributes_of(call),
-            loc=call.location,
-        )
+    all_operands = [*call.operands, *operands]
+    new_call = replace_by_operation(call, "func.call", all_operands, attributes_of(call))
     _extend_argument_attributes(new_call, len(operands))
-    replace_operation(call, new_call.results)
 
 
 def _extend_argument_attributes(operation: Any, count: int) -> None:

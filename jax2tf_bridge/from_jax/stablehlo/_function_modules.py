@@ -79,14 +79,12 @@ def convert_to_jax_form(function: WritableFunction) -> WritableFunction:
         return function
     check_stored_types(function.portable)
     portable = embed_lifted_constants(function.portable)
-    if any(map(is_narrow, (*portable.in_avals, *portable.out_avals))):
+    has_narrow = any(map(is_narrow, (*portable.in_avals, *portable.out_avals)))
+    if has_narrow or not portable.target.xla:
         module = read_stablehlo_module(portable)
         retype_narrow_values(module, portable, ELEMENT_TYPES)
-        portable = _replace_module(portable, module)
-    if not portable.target.xla:
-        module = read_stablehlo_module(portable)
-        # JAX cannot refine the shapes of composites.
-        module.expand()
+        if not portable.target.xla:
+            module.expand()  # JAX cannot refine the shapes of composites
         portable = _replace_module(portable, module)
     return replace(function, portable=portable, needs_jax="")
 

@@ -30,6 +30,7 @@ from jax2tf_bridge.from_jax.stablehlo._operations import (
     drop_empty_attributes,
     find_main,
     function_type,
+    replace_by_operation,
     replace_operation,
     set_function_type,
     symbol_name,
@@ -264,22 +265,10 @@ class StableHloModule:
 
     def narrow_platform_index(self) -> None:
         """Narrows main's platform index to int32, which TF 2.15 needs; with x64 it is int64."""
-        main = find_main(self._module)
-        attributes = attribute(main, "arg_attrs")
-        block = main.regions[0].blocks[0]
-        if not attributes or _PLATFORM_INDEX not in str(attributes[0]):
-            return
-        function = function_type(main)
-        wide, *others = function.inputs
-        if str(wide) != "tensor<i64>":
-            return
-        with self._edit():
-            index: Any = block.arguments[0]
-            index.set_type(ir.RankedTensorType.get([], ir.IntegerType.get_signless(32)))
-            with ir.InsertionPoint.at_block_begin(block):
-                widened = ir.Operation.create("stablehlo.convert", results=[wide], operands=[index])
-            index.replace_all_uses_except(widened.results[0], widened)
-            set_function_type(main, [index.type, *others], function.results)
+        attributes = attribute(find_main(self._module), "arg_attrs")
+        has_index = attributes and _PLATFORM_INDEX in str(attributes[0])
+        if has_index and self.main_types()[0][0] == "tensor<i64>":
+            self.retype_main({0: "i32"}, {})
 
     def retype_main(self, inputs: Mapping[int, str], results: Mapping[int, str]) -> None:
         """Changes the element types of some arguments and results of main.
@@ -408,13 +397,13 @@ class StableHloModule:
           LossyError: the version cannot express the module, or drops a part of it.
         """
         target = version_text(version)
-        newest = version_text(_jax_compat.current_stablehlo_version())
         with self._context:
             expanded = ir.Module.parse(_jax_compat.module_bytecode(self._module))
             try:
                 _jax_compat.run_passes(expanded, _EXPAND.format(version=target))
-                if self.uses_shardy() and self._has_open_sizes():
-                    artifact = _jax_compat.serialize_module(expanded, newest)
+                has_open_sizes = any("?" in kind for kind in self.main_types()[0])
+                if has_open_sizes and self.uses_shardy():
+                    artifact = _jax_compat.serialize_module(expanded)
                     expanded = _jax_compat.deserialize_module(artifact)
                     add_sharding_shapes(expanded)
                 artifact = _jax_compat.serialize_module(expanded, target)
@@ -424,7 +413,7 @@ class StableHloModule:
             if _are_texts_equal(_print(written), _print(expanded)):
                 return artifact
             # Compare two artifacts, which differ only by version.
-            again = _jax_compat.serialize_module(expanded, newest)
+            again = _jax_compat.serialize_module(expanded)
             before, after = _print(_jax_compat.deserialize_module(again)), _print(written)
         if before != after:
             pairs = itertools.zip_longest(before.splitlines(), after.splitlines(), fillvalue="")
@@ -433,10 +422,6 @@ class StableHloModule:
             name = match.group(1) if match else "an operation"
             raise LossyError(ModuleOperation(name, None, None), f"{target} drops part of: {line}")
         return artifact
-
-    def _has_open_sizes(self) -> bool:
-        inputs, _ = self.main_types()
-        return any("?" in kind for kind in inputs)
 
 
 def _may_have_shardings(data: bytes) -> bool:
@@ -474,15 +459,9 @@ def _convert(value: Any, kind: Any) -> Any:
 def _replace_by_chlo(call: Any) -> None:
     """Replaces a custom call "mhlo.NAME" by the CHLO operation that it stands for."""
     name = custom_call_target(call).removeprefix("mhlo.")
-    with ir.InsertionPoint(call):
-        operation = ir.Operation.create(
-            f"chlo.{'top_k' if name == 'topk' else name}",
-            results=[result.type for result in call.results],
-            operands=list(call.operands),
-            attributes=attributes_of(ir.DictAttr(call.attributes["mhlo.attributes"])),
-            loc=call.location,
-        )
-    replace_operation(call, operation.results)
+    name = f"chlo.{'top_k' if name == 'topk' else name}"
+    attributes = attributes_of(ir.DictAttr(call.attributes["mhlo.attributes"]))
+    replace_by_operation(call, name, call.operands, attributes)
 
 
 def _describe(name: str, location: str) -> ModuleOperation:
@@ -504,9 +483,8 @@ def _make_lossy_error(error: Exception) -> LossyError:
         name = "the type of an argument or result of a function"
     # The message contains whole functions with constants; searching all of it takes seconds.
     before = detail.partition(": error")[0][-_MAX_LOCATION_CHARACTERS:]
-    source = re.search(r"(\S+\.\w+):(\d+):\d+$", before)
-    place = f"{source.group(1)}:{source.group(2)}" if source else None
-    return LossyError(ModuleOperation(name, None, place), detail)
+    place = re.search(r"(\S+\.\w+:\d+):\d+$", before)
+    return LossyError(ModuleOperation(name, None, place and place.group(1)), detail)
 
 
 def _are_texts_equal(left: str, right: str) -> bool:

@@ -80,6 +80,22 @@ def replace_operation(operation: Any, values: Iterable[Any]) -> None:
     operation.erase()
 
 
+def replace_by_operation(
+    operation: Any, name: str, operands: Iterable[Any], attributes: dict[str, Any]
+) -> Any:
+    """Replaces an operation by another with the same results and location, and returns that."""
+    with operation.context, ir.InsertionPoint(operation):
+        new = ir.Operation.create(
+            name,
+            results=[result.type for result in operation.results],
+            operands=list(operands),
+            attributes=attributes,
+            loc=operation.location,
+        )
+    replace_operation(operation, new.results)
+    return new
+
+
 def find_main(module: Any) -> Any:
     """Returns the function main of a module that JAX exported."""
     for op in module.body.operations:

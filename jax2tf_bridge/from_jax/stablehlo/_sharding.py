@@ -17,6 +17,7 @@ from jax2tf_bridge.from_jax.stablehlo._operations import (
     create_zeros,
     custom_call_target,
     make_integer,
+    replace_by_operation,
     replace_operation,
     symbol_name,
     walk_operations,
@@ -297,13 +298,7 @@ def _add_shapes(op: Any) -> None:
         attributes = attributes_of(op)
         indices = list(range(count, 2 * count))
         attributes[_SHAPES] = ir.Attribute.parse(f"dense<{indices}> : tensor<{count}xi64>")
-        new = ir.Operation.create(
-            "stablehlo.custom_call",
-            results=[result.type for result in op.results],
-            operands=[*operands, *shapes],
-            attributes=attributes,
-        )
-    replace_operation(op, new.results)
+        replace_by_operation(op, "stablehlo.custom_call", [*operands, *shapes], attributes)
 
 
 def _create_shape(value: Any) -> Any:

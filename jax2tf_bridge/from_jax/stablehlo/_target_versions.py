@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from jax2tf_bridge.bytecode import Version, version_text
 from jax2tf_bridge.errors import Argument, Message, UnsupportedByTargetError
@@ -25,11 +26,10 @@ _WITHOUT_BATCHING_DIMS = TENSORFLOW_RELEASES["2.16"][0]
 _NARROW_INTEGERS = TENSORFLOW_RELEASES["2.19"][0]
 
 
-@dataclass(frozen=True)
-class RetargetedModule:
-    """A module at a version that the target reads."""
+class RetargetedModule(NamedTuple):
+    """Fields of a portable function's Module, written at a version that the target reads."""
 
-    module: bytes
+    data: bytes
     stablehlo_version: Version
     calling_convention_version: int
 
@@ -72,7 +72,7 @@ def retarget_module(
             problem = e
             continue
         if not target.xla:
-            check_expressible(retargeted.module, target, function_name)
+            check_expressible(retargeted.data, target, function_name)
         return retargeted
     assert problem is not None, "a target has at least one version"
     raise _make_unsupported_error(module, problem, target, function_name) from problem

@@ -38,7 +38,7 @@ def make_portable_artifact(module: str | bytes, name: str) -> bytes:
             ) from e
         _name_main(parsed, name)
         try:
-            return _jax_compat.serialize_module(parsed, newest)
+            return _jax_compat.serialize_module(parsed)
         except Exception as e:
             detail = "\n".join(str(e).strip().splitlines()[:_MAX_ERROR_LINES])
             raise ModuleError(
@@ -54,8 +54,7 @@ def mark_for_refinement(artifact: bytes) -> bytes:
     with _jax_compat.make_ir_context():
         module = _jax_compat.deserialize_module(artifact)
         module.operation.attributes[_OPEN_SIZES] = ir.BoolAttr.get(True)
-        newest = version_text(_jax_compat.current_stablehlo_version())
-        return _jax_compat.serialize_module(module, newest)
+        return _jax_compat.serialize_module(module)
 
 
 def _name_main(module: ir.Module, name: str) -> None:

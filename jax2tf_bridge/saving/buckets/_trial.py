@@ -29,7 +29,7 @@ from jax2tf_bridge.saving.buckets._result_changes import (
     has_nonzero,
     is_finite,
 )
-from jax2tf_bridge.saving.buckets._trial_sizes import TrialSizes
+from jax2tf_bridge.saving.buckets._sizes import TrialSizes
 from shape_poly import variables_of
 
 _MAX_CACHED_BYTES = 2**26

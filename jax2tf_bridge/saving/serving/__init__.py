@@ -6,6 +6,7 @@ The model itself pads requests and fills masks: see `saving.buckets`.
 from jax2tf_bridge.saving.serving._batching import Batching as Batching
 from jax2tf_bridge.saving.serving._batching import check_batching as check_batching
 from jax2tf_bridge.saving.serving._batching import check_joinable as check_joinable
+from jax2tf_bridge.saving.serving._batching import find_obstacle as find_obstacle
 from jax2tf_bridge.saving.serving._batching import join_requests as join_requests
 from jax2tf_bridge.saving.serving._batching import make_no_buckets_error as make_no_buckets_error
 from jax2tf_bridge.saving.serving._instructions import BatchingParameters as BatchingParameters
@@ -15,7 +16,6 @@ from jax2tf_bridge.saving.serving._instructions import read_instructions as read
 from jax2tf_bridge.saving.serving._instructions import read_signature as read_signature
 from jax2tf_bridge.saving.serving._instructions import write_instructions as write_instructions
 from jax2tf_bridge.saving.serving._precompile import precompile as precompile
-from jax2tf_bridge.saving.serving._row_rules import find_obstacle as find_obstacle
 from jax2tf_bridge.saving.serving._warm_up import encode_predict_request as encode_predict_request
 from jax2tf_bridge.saving.serving._warm_up import encode_tensor as encode_tensor
 from jax2tf_bridge.saving.serving._warm_up import write_warm_up as write_warm_up

@@ -27,13 +27,13 @@ from jax2tf_bridge.saved_model import (
     read_sidecar,
 )
 from jax2tf_bridge.saving.buckets import Bucketing
-from jax2tf_bridge.saving.serving._precompile import cache_environment
-from jax2tf_bridge.saving.serving._row_rules import (
+from jax2tf_bridge.saving.serving._batching import (
     CHANGES_WEIGHTS,
     find_batch_variable,
     find_lengths,
     find_obstacle,
 )
+from jax2tf_bridge.saving.serving._precompile import cache_environment
 from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest
 from jax2tf_bridge.saving.signatures import Endpoint
 from jax2tf_bridge.serving_requests import (

@@ -21,7 +21,7 @@ from jax2tf_bridge.portable import (
     CallStructure,
     PortableFunction,
     TreeSpec,
-    dtype_name,
+    get_stored_functions,
     is_accepted_as,
 )
 from jax2tf_bridge.saving.buckets import Bucketing, Inputs, NamedCall, PieceGradients
@@ -187,10 +187,7 @@ def choose_order(portable: PortableFunction, vjp_order: int | None) -> int | Non
         first = portable.vjp()
     except BridgeError:
         return None  # gradient_problem() says why from now on
-    order, vjp = 1, first.gradient.vjp
-    while vjp is not None:
-        order, vjp = order + 1, vjp.gradient.vjp
-    return order
+    return len(get_stored_functions(first))
 
 
 def _make_flat_function(
@@ -416,12 +413,8 @@ class Endpoint:
             return self.convert_value("example for", name, value).numpy()
         dtype = port.aval.op_dtype
         # A model for converters takes float32 in place of bfloat16.
-        is_widened = any(
-            own.aval.widened and dtype_name(value) == own.aval.dtype
-            for own in self.portable.inputs
-            if own.path == port.path
-        )
-        if is_widened or is_accepted_as(value, dtype):
+        is_widened = any(p.path == port.path and p.aval.widened for p in self.portable.inputs)
+        if is_accepted_as(value, dtype, accepts_bfloat16=is_widened):
             _refuse_overflow(self._place("example for", name), value, dtype)
             return np.asarray(value).astype(tf.as_dtype(dtype).as_numpy_dtype)
         return value

@@ -18,7 +18,7 @@ from jax2tf_bridge.errors import (
     StructureError,
     format_bullets,
 )
-from jax2tf_bridge.portable import dtype_name, is_accepted_as
+from jax2tf_bridge.portable import is_accepted_as
 from jax2tf_bridge.signatures import (
     Matching,
     PathWeights,
@@ -117,8 +117,7 @@ def assign_weights(
             leaf, variable = source.leaves[path], variables[name]
             dtype = variable.dtype.name
             # A model for converters has float32 in place of bfloat16, and does not say so.
-            is_widened = saved is not None and (dtype_name(leaf), dtype) == ("bfloat16", "float32")
-            is_accepted = is_widened or is_accepted_as(leaf, dtype)
+            is_accepted = is_accepted_as(leaf, dtype, accepts_bfloat16=saved is not None)
             values.append((path, leaf, variable.shape, dtype, is_accepted))
         check_types(
             f"{_format_owner(source)} do not fit the variables of the model",

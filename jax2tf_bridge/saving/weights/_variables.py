@@ -280,10 +280,9 @@ def as_saved(leaf: Any, dtype: str, *, accepts_bfloat16: bool = False) -> Any:
     Args:
       leaf: the value.
       dtype: the dtype of the variable.
-      accepts_bfloat16: whether a float32 variable also takes bfloat16, as in models for converters.
+      accepts_bfloat16: as in `is_accepted_as`.
     """
-    actual = dtype_name(leaf)
-    is_widened = accepts_bfloat16 and (actual, dtype) == ("bfloat16", "float32")
-    if actual == dtype or not (is_widened or is_accepted_as(leaf, dtype)):
+    is_accepted = is_accepted_as(leaf, dtype, accepts_bfloat16=accepts_bfloat16)
+    if dtype_name(leaf) == dtype or not is_accepted:
         return leaf
     return np.asarray(leaf).astype(tf.as_dtype(dtype).as_numpy_dtype)

@@ -1,33 +1,19 @@
-"""Reads the version and JAX's shape assertions from a StableHLO module, without parsing it."""
+"""Reads JAX's shape assertions from a StableHLO module, without parsing it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 
-from jax2tf_bridge.bytecode import Version
-from jax2tf_bridge.portable import Aval, Comparisons
-from shape_poly import Comparison, DimExpr, DimOperation, is_symbolic_dim, operation
+from jax2tf_bridge.portable import Aval, Comparisons, variables_in
+from shape_poly import Comparison, DimOperation, is_symbolic_dim, operation
 
-# MLIR bytecode begins with its own version, a number of one byte, and the name of its producer.
-_ARTIFACT = re.compile(
-    rb"ML\xefR[\x01-\xff]StableHLO_v([0-9]{1,5})\.([0-9]{1,5})\.([0-9]{1,5})\x00"
-)
 # Beginning of the assertion that JAX 0.4.30 to 0.12 writes for a constraint. The definitions of
 # the variables follow, up to the end of the string.
 _ASSERTION_START = re.compile(rb"Input shapes do not match the symbolic shape constraint ")
 _STRING_END = re.compile(rb"\x00")
 _MAX_MESSAGE_SIZE = 1_000_000
 _SPECIFICATIONS_START = "Using the following polymorphic shapes specifications: "
-
-
-def read_stablehlo_version(module: memoryview) -> Version | None:
-    """Returns the StableHLO version of a module; None if it is not a portable artifact."""
-    match = _ARTIFACT.match(module)
-    if match is None:
-        return None
-    major, minor, patch = map(int, match.groups())
-    return major, minor, patch
 
 
 def read_asserted_constraints(
@@ -49,8 +35,7 @@ def read_asserted_constraints(
     ]
     if not symbolic:
         return ()
-    dims = (dim for _, aval in symbolic for dim in aval.shape)
-    variables = frozenset().union(*(d.variables() for d in dims if isinstance(d, DimExpr)))
+    variables = frozenset[str]().union(*(variables_in(aval) for _, aval in symbolic))
     own_shapes = [f".shape = {_format_tuple(texts)}" for texts, _ in symbolic]
     comparison_by_text: dict[str, Comparison] = {}
     parser = Comparisons()

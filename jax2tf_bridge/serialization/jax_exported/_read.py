@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from jax2tf_bridge.bytecode import Version
+from jax2tf_bridge.bytecode import Version, read_stablehlo_version
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable import (
     LEAF,
@@ -28,10 +28,7 @@ from jax2tf_bridge.portable import (
 from jax2tf_bridge.serialization._flatbuffer import FlatBufferReader, FlatBufferTable, Readable
 from jax2tf_bridge.serialization._node_data import read_fields, write_fields
 from jax2tf_bridge.serialization._stored_types import make_node_codec
-from jax2tf_bridge.serialization.jax_exported._modules import (
-    read_asserted_constraints,
-    read_stablehlo_version,
-)
+from jax2tf_bridge.serialization.jax_exported._modules import read_asserted_constraints
 from jax2tf_bridge.serialization.jax_exported._schema import (
     DTYPES,
     FIRST_VERSION,

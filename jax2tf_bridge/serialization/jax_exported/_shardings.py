@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable import AbstractDevice, AbstractMesh, Sharding
 from jax2tf_bridge.serialization._flatbuffer import FlatBufferTable
+from jax2tf_bridge.serialization._protobuf import ProtoMessage, bytes_field, varint, varint_field
 from jax2tf_bridge.serialization.jax_exported._schema import (
     AXIS_TYPES,
     DeviceField,
@@ -151,7 +153,6 @@ _LAST_TILE_KINDS = 8
 _IOTA_RESHAPE, _IOTA_PERMUTATION = 9, 10
 _REPLICATED, _OTHER = 0, 3
 _SUPPORTED_FIELDS = {_TYPE, _TILE_DIMENSIONS, _REPLICATE_ON_LAST, _IOTA_RESHAPE, _IOTA_PERMUTATION}
-_VARINT, _BYTES = 0, 2
 
 REPLICATED = b"\x08\x00"
 """Message for a fully replicated array. An empty message means the same, by its defaults."""
@@ -180,12 +181,12 @@ def to_op_sharding(sharding: Sharding, rank: int) -> bytes | None:
     unused = [name for name in names if name not in used]
     copies = math.prod(size_of[name] for name in unused)
     permutation = [names.index(name) for name in (*used, *unused)]
-    message = _encode_integer(_TYPE, _OTHER)
-    message += _encode_integers(_TILE_DIMENSIONS, tiles + [copies] * (copies > 1))
+    message = varint_field(_TYPE, _OTHER)
+    message += _integers_field(_TILE_DIMENSIONS, tiles + [copies] * (copies > 1))
     if copies > 1:
-        message += _encode_integer(_REPLICATE_ON_LAST, 1)
-    message += _encode_integers(_IOTA_RESHAPE, sizes)
-    return message + _encode_integers(_IOTA_PERMUTATION, permutation)
+        message += varint_field(_REPLICATE_ON_LAST, 1)
+    message += _integers_field(_IOTA_RESHAPE, sizes)
+    return message + _integers_field(_IOTA_PERMUTATION, permutation)
 
 
 def is_replicated(sharding: Sharding, rank: int) -> bool:
@@ -216,9 +217,7 @@ def replace_device_grid(hlo: bytes) -> bytes:
     message = b""
     for field, values in sorted({**fields, _TILE_DEVICES: devices}.items()):
         is_vector = field in (_TILE_DIMENSIONS, _TILE_DEVICES, _LAST_TILE_KINDS)
-        message += (
-            _encode_integers(field, values) if is_vector else _encode_integer(field, values[-1])
-        )
+        message += _integers_field(field, values) if is_vector else varint_field(field, values[-1])
     return message
 
 
@@ -283,49 +282,15 @@ def _make_mesh(sizes: Sequence[int]) -> AbstractMesh:
 def _parse_fields(message: bytes) -> dict[int, list[int]] | None:
     """Returns the integers of a protocol buffer by field; None if it holds anything else."""
     values_by_field: dict[int, list[int]] = {}
-    position = 0
+    reader = ProtoMessage(message, "a sharding")
     try:
-        while position < len(message):
-            tag, position = _read_varint(message, position)
-            values = values_by_field.setdefault(tag >> 3, [])
-            end = position + 1
-            if tag & 7 == _BYTES:
-                length, position = _read_varint(message, position)
-                end = position + length
-            elif tag & 7 != _VARINT:
-                return None
-            while position < end:
-                value, position = _read_varint(message, position)
-                values.append(value)
-    except IndexError:
+        for field in reader.fields():
+            values = values_by_field.setdefault(field.number, [])
+            values += (value % 2**64 for value in reader.integers(field))
+    except FileFormatError:
         return None
     return values_by_field
 
 
-def _read_varint(message: bytes, position: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 64, 7):
-        byte = message[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-    raise IndexError
-
-
-def _encode_integer(field: int, value: int) -> bytes:
-    return _encode_varint(field << 3 | _VARINT) + _encode_varint(value)
-
-
-def _encode_integers(field: int, values: Iterable[int]) -> bytes:
-    content = b"".join(map(_encode_varint, values))
-    return _encode_varint(field << 3 | _BYTES) + _encode_varint(len(content)) + content
-
-
-def _encode_varint(value: int) -> bytes:
-    result = bytearray()
-    while value > 0x7F:
-        result.append(value & 0x7F | 0x80)
-        value >>= 7
-    result.append(value)
-    return bytes(result)
+def _integers_field(number: int, values: Iterable[int]) -> bytes:
+    return bytes_field(number, b"".join(map(varint, values)))

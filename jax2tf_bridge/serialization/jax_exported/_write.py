@@ -205,15 +205,6 @@ class _ArraySharding:
         yield ShardingField.KIND, _UNSPECIFIED if is_unspecified else _HLO
 
 
-_TREE_KINDS = {
-    "leaf": TreeKind.LEAF,
-    "none": TreeKind.NONE,
-    "tuple": TreeKind.TUPLE,
-    "list": TreeKind.LIST,
-    "dict": TreeKind.DICT,
-    "namedtuple": TreeKind.CUSTOM,
-    "custom": TreeKind.CUSTOM,
-}
 _UNSPECIFIED, _HLO = 0, 1
 
 
@@ -226,7 +217,7 @@ def write_tree(writer: FlatBufferWriter, spec: TreeSpec) -> Offset:
             TreeField.CHILDREN_NAMES: list(map(str, spec.keys)) if spec.kind == "dict" else None,
             TreeField.CUSTOM_NAME: spec.serialized_name if is_custom else None,
             TreeField.CUSTOM_AUXDATA: spec.auxdata or b"" if is_custom else None,
-            TreeField.KIND: _TREE_KINDS[spec.kind],
+            TreeField.KIND: TreeKind.CUSTOM if is_custom else TreeKind[spec.kind.upper()],
         }
     )
 

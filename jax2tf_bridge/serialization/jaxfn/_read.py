@@ -103,8 +103,6 @@ def read_structure(
 
 
 class _FileReader:
-    """Reader of the tables of one file."""
-
     def __init__(self, root: FlatBufferTable, version: int) -> None:
         self._root = root
         texts = self._texts = decode_texts(root)

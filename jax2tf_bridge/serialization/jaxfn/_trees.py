@@ -256,7 +256,6 @@ class TreeReader:
 
 
 def _check_depth(kinds: Sequence[int], counts: Sequence[int], table: FlatBufferTable) -> None:
-    """Raises an error if containers are nested too deeply."""
     if len(counts) <= MAX_DEPTH:
         return
     remaining: list[int] = []

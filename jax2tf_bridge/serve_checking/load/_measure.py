@@ -19,7 +19,6 @@ from urllib.parse import quote
 
 import numpy as np
 
-from jax2tf_bridge._utils import one_line
 from jax2tf_bridge.errors import Argument, BridgeError, Message, MissingDependencyError
 from jax2tf_bridge.inspecting import read_saved_model
 from jax2tf_bridge.saved_model import read_requests, read_tensor_spec
@@ -30,6 +29,7 @@ from jax2tf_bridge.serve_checking._tensorflow_environments import (
     describe_environment,
     find_environment,
     get_environment_variables,
+    show_no_step,
 )
 from jax2tf_bridge.serve_checking.load import _callers
 from jax2tf_bridge.serve_checking.load._report import Answers, LoadReport, Runtime, make_report
@@ -46,6 +46,7 @@ from jax2tf_bridge.serve_checking.load._servers import (
     ServerCommand,
     ServerMetrics,
     find_server,
+    read_last_line,
     read_peak_memory,
     start_server,
 )
@@ -140,11 +141,7 @@ def measure_load(
         None if python is None else Path(python),
         seed,
     )
-    return run_measure_load(path, options, _show_no_step)
-
-
-def _show_no_step(text: str) -> contextlib.AbstractContextManager[None]:
-    return contextlib.nullcontext()
+    return run_measure_load(path, options, show_no_step)
 
 
 @dataclass(frozen=True)
@@ -262,7 +259,7 @@ class _LoadTest:
             with self.step(f"calling it for {self.options.seconds:g} seconds"):
                 answers = _run_callers(processes, self.folder)
             if (code := server.process.poll()) is not None:
-                last = _read_last_line(server_folder / "server.log")
+                last = read_last_line(server_folder / "server.log")
                 raise BridgeError(f"{program} ended with {code} during the load: {last}")
             metrics = server.read_metrics().since(before)
             peak = read_peak_memory(server.process.pid)
@@ -469,9 +466,4 @@ def _expect(process: _Process, word: str, log: Path) -> None:
     if line.strip() != word:
         process.kill()
         process.wait()
-        raise BridgeError(f"The model cannot be called: {_read_last_line(log)}")
-
-
-def _read_last_line(log: Path) -> str:
-    lines = log.read_text(errors="replace").strip().splitlines()
-    return one_line(lines[-1]) if lines else "it printed nothing"
+        raise BridgeError(f"The model cannot be called: {read_last_line(log)}")

@@ -258,10 +258,9 @@ def _is_loaded(server: RunningServer, program: str, log: Path) -> bool:
       BridgeError: the server ended, or gave up all versions.
     """
     if server.process.poll() is not None:
-        lines = log.read_text(errors="replace").strip().splitlines()
         raise BridgeError(
             f"{program} ended with {server.process.returncode} before it had loaded the model: "
-            f"{one_line(lines[-1]) if lines else 'it printed nothing'}"
+            f"{read_last_line(log)}"
         )
     states: list[tuple[str, str]] = []
     with contextlib.suppress(ConnectionError):
@@ -271,6 +270,12 @@ def _is_loaded(server: RunningServer, program: str, log: Path) -> bool:
     if states and all(state == "END" for state, _ in states):
         raise BridgeError(f"{program} does not load the model: {one_line(states[0][1])}")
     return False
+
+
+def read_last_line(log: Path) -> str:
+    """Reads the last line that a process printed, for messages."""
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return one_line(lines[-1]) if lines else "it printed nothing"
 
 
 def find_free_ports(count: int) -> list[int]:

@@ -108,25 +108,20 @@ def without_tensorflow(tree: Any) -> Any:
     if not hasattr(tf, "Variable") or not hasattr(tf, "Tensor"):
         return tree
     plain = _plain(tree, tf, 0)
-    if isinstance(plain, dict) and is_flat(plain) and _has_variables(tree, tf):
+    is_flat_state = isinstance(plain, dict) and is_flat(plain)
+    if is_flat_state and any(_is_tensor(value, tf) for value in tree.values()):
         return unflatten_state(plain)
     return plain
 
 
-def _has_variables(tree: Mapping[Any, Any], tf: Any) -> bool:
-    return any(
-        isinstance(value, (tf.Variable, tf.Tensor)) or _is_keras_variable(value)
-        for value in tree.values()
-    )
-
-
-def _is_keras_variable(value: object) -> bool:
-    variable = getattr(sys.modules.get("keras"), "Variable", None)
-    return variable is not None and isinstance(value, variable)
+def _is_tensor(value: object, tf: Any) -> bool:
+    """Returns whether a value is a variable or tensor, also of Keras."""
+    variable = getattr(sys.modules.get("keras"), "Variable", tf.Variable)
+    return isinstance(value, (tf.Variable, tf.Tensor, variable))
 
 
 def _plain(value: Any, tf: Any, depth: int) -> Any:
-    if isinstance(value, (tf.Variable, tf.Tensor)) or _is_keras_variable(value):
+    if _is_tensor(value, tf):
         return np.asarray(tf.convert_to_tensor(value))
     kind = type(value)
     # TensorFlow wraps dicts, lists and tuples in tf.Module and loaded objects.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
@@ -86,15 +86,15 @@ class MsgpackContents:
           FileFormatError: the bytes are damaged, two leaves have the same path, or the paths
             take too much memory.
         """
-        structure = _read_structure(self._source)
-        if _count_path_characters(structure.tree) > _MAX_CHARACTERS_IN_PATHS:
+        (tree,), _ = _read_structure(self._source)
+        if _count_path_characters(tree) > _MAX_CHARACTERS_IN_PATHS:
             raise FileFormatError(
                 f"{_name_source(self._source)} has leaves whose paths take more than "
                 f"{_MAX_CHARACTERS_IN_PATHS} characters together. read_weights reads it as a tree.",
                 file=self._source.file,
             )
         try:
-            flat = flatten_state(structure.tree)
+            flat = flatten_state(tree)
         except StateDictError as e:
             raise FileFormatError(
                 f"{_name_source(self._source)} has leaves that share a path: {e} read_weights "
@@ -115,26 +115,10 @@ class MsgpackContents:
                 return QuickReader(whole, _describe_array).tree()
             except NotOrdinary:
                 pass
-        structure = _read_structure(self._source)
-        for items, key in structure.stored:
+        root, stored = _read_structure(self._source)
+        for items, key in stored:
             items[key] = items[key].read(self._source)
-        return structure.tree
-
-
-class _Structure(NamedTuple):
-    """Tree with a StoredArray or StoredValue for each leaf that is read later.
-
-    Attributes:
-      root: a list with the tree as its only element.
-      stored: the container and the key of each such leaf.
-    """
-
-    root: list[Any]
-    stored: list[tuple[Any, Any]]
-
-    @property
-    def tree(self) -> Any:
-        return self.root[0]
+        return root[0]
 
 
 class _ReadFrame:
@@ -181,16 +165,22 @@ def _count_path_characters(tree: Any) -> int:
     return total
 
 
-def _read_structure(source: ByteSource) -> _Structure:
-    structure = _Structure([], [])
-    stack = [_ReadFrame(structure.root, 1, 0, True, 0)]
+def _read_structure(source: ByteSource) -> tuple[list[Any], list[tuple[Any, Any]]]:
+    """Reads the tree with a StoredArray or StoredValue for each leaf that is read later.
+
+    Returns:
+      A list with the tree as its only element; and the container and the key of each such leaf.
+    """
+    root: list[Any] = []
+    stored: list[tuple[Any, Any]] = []
+    stack = [_ReadFrame(root, 1, 0, True, 0)]
     try:
-        end = _read(source, structure.stored, stack)
+        end = _read(source, stored, stack)
         if end != source.size:
             raise Fault(end, "the end", f"{source.size - end} more bytes")
     except Fault as e:
         raise _make_error(source, e, stack) from None
-    return structure
+    return root, stored
 
 
 def _read(source: ByteSource, stored: list[tuple[Any, Any]], stack: list[_ReadFrame]) -> int:

@@ -11,6 +11,7 @@ import struct
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 import msgpack
@@ -158,25 +159,35 @@ class _Chunked(NamedTuple):
 
 
 @dataclass
-class _Leaves:
-    """Arrays and binaries of a tree, in order.
+class EncodedTree:
+    """Encoded tree, which refers to its arrays and binaries without copying them.
 
     Parallel lists are used instead of one object each, because there may be very many.
 
     Attributes:
+      size: the total size in bytes.
       headers: the encoded bytes before each value.
       values: the values; a _Chunked for an array in chunks.
       sizes: the sizes of the elements, or of the first chunk, in bytes.
       around, keys: the places of the values.
+      end: the encoded bytes after the last value.
     """
 
+    size: int = 0
     headers: list[bytes] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     around: list[tuple[Any, ...]] = field(default_factory=list)
     keys: list[Any] = field(default_factory=list)
+    end: bytes = b""
 
     def blocks(self) -> Iterator[Block]:
+        """Yields all bytes in order, without copies of arrays that have the file's layout.
+
+        Raises:
+          SerializationError: the computation of a JAX array failed, or a value has another size
+            than when it was encoded.
+        """
         leaves = zip(self.headers, self.values, self.sizes, self.around, self.keys, strict=True)
         for header, value, size, around, key in leaves:
             is_chunked = type(value) is _Chunked
@@ -184,9 +195,26 @@ class _Leaves:
             yield from _iter_leaf_blocks(
                 array, ((header, size), *later), _ContainerPlace(around, key)
             )
+        yield self.end
 
-    def parts(self) -> list[Any] | None:
-        """Returns headers and arrays in turn if all arrays support the buffer protocol, else None.
+    def join_bytes(self) -> bytes:
+        parts = self._list_parts()
+        if parts is not None:
+            try:
+                whole = b"".join(parts)
+            except (BufferError, TypeError, ValueError, RuntimeError):
+                pass  # a JAX array refused; the code below works, or raises the error
+            else:
+                if len(whole) == self.size:
+                    return whole
+        # getvalue shares the buffer's memory; join would need copies of all arrays at once.
+        result = io.BytesIO()
+        for block in self.blocks():
+            result.write(block)
+        return result.getvalue()
+
+    def _list_parts(self) -> list[Any] | None:
+        """Lists headers and arrays in turn if all arrays support the buffer protocol, else None.
 
         JAX arrays may refuse that when they are read.
         """
@@ -200,7 +228,7 @@ class _Leaves:
                     return None
             elif not is_jax_array(value):
                 return None
-        return [part for leaf in zip(self.headers, self.values, strict=True) for part in leaf]
+        return [*chain.from_iterable(zip(self.headers, self.values, strict=True)), self.end]
 
 
 def _iter_leaf_blocks(
@@ -241,46 +269,6 @@ def _iter_elements(value: Any, place: _ContainerPlace) -> Iterator[memoryview]:
     yield from byte_blocks(array)
 
 
-@dataclass(frozen=True)
-class EncodedTree:
-    """Encoded tree, which refers to the elements of arrays without copying them.
-
-    Attributes:
-      size: the total size in bytes.
-    """
-
-    size: int
-    _leaves: _Leaves
-    _end: bytes
-
-    def blocks(self) -> Iterator[Block]:
-        """Yields all bytes in order, without copies of arrays that have the file's layout.
-
-        Raises:
-          SerializationError: the computation of a JAX array failed, or a value has another size
-            than when it was encoded.
-        """
-        yield from self._leaves.blocks()
-        yield self._end
-
-    def join_bytes(self) -> bytes:
-        parts = self._leaves.parts()
-        if parts is not None:
-            parts.append(self._end)
-            try:
-                whole = b"".join(parts)
-            except (BufferError, TypeError, ValueError, RuntimeError):
-                pass  # a JAX array refused; the code below works, or raises the error
-            else:
-                if len(whole) == self.size:
-                    return whole
-        # getvalue shares the buffer's memory; join would need copies of all arrays at once.
-        result = io.BytesIO()
-        for block in self.blocks():
-            result.write(block)
-        return result.getvalue()
-
-
 def encode(
     tree: object, *, sort_keys: bool, max_chunk_size: int = _format.MAX_CHUNK_SIZE
 ) -> EncodedTree:
@@ -313,8 +301,7 @@ class _Encoder:
     sort_keys: bool
     max_chunk_size: int
     packer: Any = field(default_factory=lambda: msgpack.Packer(strict_types=True))
-    leaves: _Leaves = field(default_factory=_Leaves)
-    size_of_leaves: int = 0
+    encoded: EncodedTree = field(default_factory=EncodedTree)
     pending: bytearray = field(default_factory=bytearray)
     entered: list[_Entered] = field(default_factory=list)
     item_key: Any = _NO_KEY
@@ -359,8 +346,9 @@ class _Encoder:
             else:
                 self.entered.pop()
                 self.inside.discard(id(top.container))
-        end = bytes(self.pending)
-        return EncodedTree(self.size_of_leaves + len(end), self.leaves, end)
+        self.encoded.end = self.take_bytes()
+        self.encoded.size += len(self.encoded.end)
+        return self.encoded
 
     def value(self, value: Any, *, only_dicts: bool) -> None:
         kind = type(value)
@@ -518,7 +506,7 @@ class _Encoder:
             chunks.append((self.take_bytes(), elements * itemsize))
         (header, size), *later = chunks
         self.leaf(_Chunked(value, tuple(later)), header, size)
-        self.size_of_leaves += sum(len(header) + size for header, size in later)
+        self.encoded.size += sum(len(header) + size for header, size in later)
 
     def array_headers(self, array: Any, shape: tuple[int, ...], size: int) -> None:
         prelude = self.prelude(array, shape, size, self.place)
@@ -566,13 +554,13 @@ class _Encoder:
         return pending
 
     def leaf(self, value: Any, header: bytes, size: int) -> None:
-        leaves = self.leaves
-        leaves.headers.append(header)
-        leaves.values.append(value)
-        leaves.sizes.append(size)
-        leaves.around.append(self.entered[-1].keys if self.entered else ())
-        leaves.keys.append(self.item_key)
-        self.size_of_leaves += len(header) + size
+        encoded = self.encoded
+        encoded.headers.append(header)
+        encoded.values.append(value)
+        encoded.sizes.append(size)
+        encoded.around.append(self.entered[-1].keys if self.entered else ())
+        encoded.keys.append(self.item_key)
+        encoded.size += len(header) + size
 
     def keys(self) -> tuple[Any, ...]:
         """Returns the keys of the current item's path, or of the container's before its items."""

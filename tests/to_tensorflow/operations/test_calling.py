@@ -246,6 +246,7 @@ def test_scanned_arrays_and_keys() -> None:
             np.testing.assert_allclose(found, value, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_counters_of_loops() -> None:
     """They index without checks, and wrap around as other integers do."""
 

@@ -364,6 +364,7 @@ def _chain(n: int) -> str:
     )
 
 
+@pytest.mark.slow
 def test_calls_are_no_deeper_in_python() -> None:
     assert run(_chain(600), np.float32(2))[0] == 1202
 

@@ -15,8 +15,8 @@ from jax import lax
 from jax2tf_bridge import convert
 from tests.consumers.own_operations import foreign_operations, operation_counts, without_xla
 
-_MOST = 1.5
-"""How many times as many as the model that is written by hand may have."""
+_MAX_RATIO = 1.5
+"""Maximum number of operations, as a multiple of those in the model that is written by hand."""
 
 _CHECKS = Counter(Shape=1, Unpack=1, GreaterEqual=1, Assert=1)
 
@@ -133,7 +133,7 @@ def test_a_transformer_block_has_at_most_half_as_many_operations_again() -> None
         return tf.reshape(flat, [-1, length, kernel.shape[-1]])
 
     made, written = _compare(block, by_hand, weights, _normal(3, length, width))
-    assert made.total() <= _MOST * written.total(), (made, written)
+    assert made.total() <= _MAX_RATIO * written.total(), (made, written)
 
 
 def test_a_model_of_texts_has_at_most_half_as_many_operations_again() -> None:
@@ -156,7 +156,7 @@ def test_a_model_of_texts_has_at_most_half_as_many_operations_again() -> None:
         return tf.nn.bias_add(y @ w["d"], w["db"])
 
     made, written = _compare(net, by_hand, weights, words)
-    assert made.total() <= _MOST * written.total(), (made, written)
+    assert made.total() <= _MAX_RATIO * written.total(), (made, written)
 
 
 def _count_static(f: Callable[..., Any], *arrays: Any) -> Counter[str]:

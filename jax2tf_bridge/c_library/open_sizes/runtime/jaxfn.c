@@ -399,24 +399,24 @@ int64_t jaxfn_multiply(int64_t left, int64_t right) {
   return left > limit || left < -limit ? JAXFN_INVALID : left * right;
 }
 
-int64_t jaxfn_floordiv(int64_t left, int64_t right) {
+int64_t jaxfn_floor_div(int64_t left, int64_t right) {
   if (left == JAXFN_INVALID || right == JAXFN_INVALID || right == 0) return JAXFN_INVALID;
   int64_t quotient = left / right;
   return quotient - (left % right != 0 && (left < 0) != (right < 0));
 }
 
-int64_t jaxfn_mod(int64_t left, int64_t right) {
+int64_t jaxfn_floor_mod(int64_t left, int64_t right) {
   if (left == JAXFN_INVALID || right == JAXFN_INVALID || right == 0) return JAXFN_INVALID;
   int64_t rest = left % right;
   return rest != 0 && (rest < 0) != (right < 0) ? rest + right : rest;
 }
 
-int64_t jaxfn_max(int64_t left, int64_t right) {
+int64_t jaxfn_maximum(int64_t left, int64_t right) {
   if (left == JAXFN_INVALID || right == JAXFN_INVALID) return JAXFN_INVALID;
   return left > right ? left : right;
 }
 
-int64_t jaxfn_min(int64_t left, int64_t right) {
+int64_t jaxfn_minimum(int64_t left, int64_t right) {
   return left < right ? left : right; /* JAXFN_INVALID is the least */
 }
 

@@ -42,10 +42,10 @@ void jaxfn_free(jaxfn_handle *handle);
 #define JAXFN_INVALID INT64_MIN
 int64_t jaxfn_add(int64_t left, int64_t right);
 int64_t jaxfn_multiply(int64_t left, int64_t right);
-int64_t jaxfn_floordiv(int64_t left, int64_t right);
-int64_t jaxfn_mod(int64_t left, int64_t right);
-int64_t jaxfn_max(int64_t left, int64_t right);
-int64_t jaxfn_min(int64_t left, int64_t right);
+int64_t jaxfn_floor_div(int64_t left, int64_t right);
+int64_t jaxfn_floor_mod(int64_t left, int64_t right);
+int64_t jaxfn_maximum(int64_t left, int64_t right);
+int64_t jaxfn_minimum(int64_t left, int64_t right);
 
 /* Returns whether both sizes are valid and the comparison holds; "!=" and the like. */
 int jaxfn_compare(int64_t left, const char *comparison, int64_t right);

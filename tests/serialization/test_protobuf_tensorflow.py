@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jax2tf_bridge.saved_model import ProtoMessage, bytes_field
 
 # Private: a list of numbers is written without the message around it.
-from jax2tf_bridge.saved_model._protobuf import varint
+from jax2tf_bridge.serialization._protobuf import varint
 
 
 def message(data: bytes) -> ProtoMessage:

@@ -14,7 +14,7 @@ from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.saved_model import ProtoMessage, bytes_field, varint_field
 
 # Private: single fields are read and written.
-from jax2tf_bridge.saved_model._protobuf import (
+from jax2tf_bridge.serialization._protobuf import (
     BYTES,
     FIXED32,
     FIXED64,

