@@ -115,3 +115,6 @@ def test_steps_between_are_no_fault_and_other_scales_are() -> None:
     assert differ_by_steps([numbers], [flipped])
     assert not differ_by_steps([numbers], [numbers * np.float32(1.1)])
     assert not differ_by_steps([numbers], [numbers[1:]])
+    places = np.arange(40)
+    assert differ_by_steps([places], [np.where(places == 3, 4, places)])
+    assert not differ_by_steps([places], [places + 1])
