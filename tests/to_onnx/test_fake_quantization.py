@@ -115,3 +115,6 @@ def test_steps_between_are_no_fault_and_other_scales_are() -> None:
     assert differ_by_steps({"y": numbers}, {"y": flipped})
     assert not differ_by_steps({"y": numbers}, {"y": numbers * np.float32(1.1)})
     assert not differ_by_steps({"y": numbers}, {"y": numbers[1:]})
+    places = np.arange(40)
+    assert differ_by_steps({"y": places}, {"y": np.where(places == 3, 4, places)})
+    assert not differ_by_steps({"y": places}, {"y": places + 1})
