@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import re
@@ -311,6 +312,30 @@ def test_every_operation_may_fail(kind: str, monkeypatch: pytest.MonkeyPatch) ->
             assert done
             break
     assert count > 20
+
+
+def test_full_storage_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_paths, "_PAUSES_S", (0.0,) * 4)
+    errors = []
+
+    def write(at: int) -> None:
+        with (
+            flaky.TROUBLE.happens("is full", at),
+            whole_directory(as_path("flaky://root/a/m"), has=PB) as new,
+        ):
+            model(new)
+
+    for at in itertools.count(1):
+        flaky.register()
+        try:
+            write(at)
+        except OSError as e:
+            errors.append(e)
+        if flaky.TROUBLE.count < at:
+            break
+    assert len(errors) > 10
+    assert {e.errno for e in errors} == {errno.ENOSPC}
+    assert [str(e) for e in errors if not str(e).startswith("flaky://root/a")] == []
 
 
 def test_buckets_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
