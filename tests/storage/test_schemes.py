@@ -113,7 +113,11 @@ def test_joined_addresses_are_refused(path: str) -> None:
 @pytest.mark.parametrize(
     ("path", "installed", "text"),
     [
-        ("ram://a/b", {"fsspec"}, "needs TensorFlow, which alone supports ram://: pip install"),
+        (
+            "ram://a/b",
+            {"fsspec"},
+            "needs TensorFlow, because nothing else supports ram://: pip install",
+        ),
         ("gs://a/b", {"fsspec"}, "needs a package for gs://: pip install gcsfs"),
         ("s3://a/b", set(), r"needs fsspec for s3://: pip install 'jax2tf-bridge\[storage\]' s3fs"),
         (
@@ -123,7 +127,11 @@ def test_joined_addresses_are_refused(path: str) -> None:
         ),
         ("https://a/b", {"fsspec"}, "needs a package for https://: pip install aiohttp"),
         ("webdav://a/b", {"fsspec"}, r"needs a package for webdav://\. fsspec says: .*webdav4"),
-        ("nothing://a", {"fsspec"}, "has the scheme nothing://, which neither TensorFlow nor fss"),
+        (
+            "nothing://a",
+            {"fsspec"},
+            "has the scheme nothing://, which TensorFlow and fsspec do not",
+        ),
     ],
 )
 def test_message_says_what_to_install(
@@ -378,7 +386,9 @@ def test_tensorflow_is_asked_first_where_it_runs(
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     if runs:
         monkeypatch.setitem(sys.modules, "tensorflow", types.SimpleNamespace(io=None))
-    with pytest.raises(OSError, match="has the scheme other://, which neither TensorFlow nor fss"):
+    with pytest.raises(
+        OSError, match="has the scheme other://, which TensorFlow and fsspec do not"
+    ):
         as_path("other://a")
     assert asked == (["tensorflow", "fsspec"] if runs else ["fsspec", "tensorflow"])
 
