@@ -81,9 +81,9 @@ def _split_parts(part: object) -> tuple[str | Argument, ...]:
 
 
 class BridgeError(Exception):
-    """Base of all exceptions that the bridge raises on purpose.
+    """Base of the bridge's own exception classes.
 
-    docs/errors.md lists them all: when each is raised, and what to do.
+    docs/errors.md lists them: when each is raised, what to do, and which errors are Python's own.
     """
 
     # TensorFlow's AutoGraph replaces exceptions within a tf.function by its own, which

@@ -51,15 +51,15 @@ _TRIPLES = {
     ("Darwin", "x86_64"): "x86_64-apple-darwin",
 }
 _MARKER = "runtime/bridge_program.h"
-"""File that every library has."""
+"""Path of a file in every library; `overwrite` only replaces folders that contain it."""
 
-_OLDEST = (2, 21)
-"""Oldest TensorFlow whose tfcompile writes programs that need no further library."""
+_MIN_TENSORFLOW = (2, 21)
+"""Oldest TensorFlow release whose tfcompile writes programs that need no other library."""
 
 
 @dataclass(frozen=True)
 class CompiledLibrary:
-    """C library that `compile_library` wrote; print it.
+    """Describes a C library that `compile_library` wrote. Print it for a summary.
 
     Attributes:
       path: the folder.
@@ -123,8 +123,8 @@ def compile_library(
     """Compiles functions to a folder with a C library, which needs neither Python nor TensorFlow.
 
     The folder has headers for C and C++, the compiled programs, all other sources, CMakeLists.txt,
-    an example, and README.md. TensorFlow's tfcompile makes a program for each signature and each of
-    its sizes. All of them use the same weights.
+    an example, and README.md. TensorFlow's tfcompile compiles a program for each signature and each
+    combination of sizes. The programs share the weights.
 
     Args:
       path: the folder to write, which must not exist or must be empty.
@@ -134,16 +134,16 @@ def compile_library(
       name: the name of the library, an identifier in C. By default the name of the folder without
         "_lib".
       signatures: the names of the signatures to compile; by default all.
-      sizes: values of the open sizes, such as [{"b": 1}, {"b": 32}]. A call runs the program of its
-        sizes. If the model was saved with buckets, they are the default, and smaller sizes are
-        padded. Without open sizes, leave it out.
+      sizes: values of the open sizes, such as [{"b": 1}, {"b": 32}]. A call runs the program
+        for its sizes. The default is the buckets of the saved model, to which smaller sizes are
+        padded. Leave it out if the functions have no open sizes.
       weights: "embedded" puts the weights into the program. "separate" writes NAME.weights, which
         the library maps into memory.
       target_triple: the machine that runs the library, as LLVM names it:
         "aarch64-unknown-linux-gnu". By default this machine.
-      target_cpu: the processor, as LLVM names it: "haswell", "cortex-a72". By default every
-        processor of the architecture. Programs for a newer one are faster.
-      multithreading: whether large products of matrices and convolutions use several threads.
+      target_cpu: the processor, as LLVM names it: "haswell", "cortex-a72". Programs for newer
+        processors are faster. The default supports every processor of the architecture.
+      multithreading: whether large matrix products and convolutions use several threads.
       shared: whether to build NAME.so with this machine's compiler, for `load_library`.
       overwrite: whether to replace a library at `path`.
 
@@ -152,10 +152,10 @@ def compile_library(
 
     Raises:
       SavingError: the arguments contradict each other, or open sizes have no values.
-      ShapeError: a function refuses sizes.
+      ShapeError: a function does not support the sizes.
       UnsupportedByTargetError: tfcompile cannot compile a function, such as one that calls
         TensorFlow or changes its weights.
-      FileFormatError: the source is not what it should be, or is damaged.
+      FileFormatError: the folder or file at `source` is of another kind, or is damaged.
       MissingDependencyError: TensorFlow is not installed.
       ModuleError: the installed TensorFlow has no suitable tfcompile, or the compiler fails.
       ExportError: an export fails, as in `export`.
@@ -182,8 +182,8 @@ def compile_library(
     name = _check_name(name, folder)
     if shared and target_triple is not None:
         raise SavingError(
-            "shared builds a library for this machine, so it does not take target_triple. Remove "
-            "one of them; CMake builds the folder for another machine."
+            "shared builds a library for this machine, so it cannot be combined with "
+            "target_triple. Remove one of them. For another machine, build the folder with CMake."
         )
     if weights not in ("embedded", "separate"):
         raise SavingError(f"weights must be 'embedded' or 'separate'. Got: {weights!r}.")
@@ -219,8 +219,8 @@ def _check_name(name: str | None, folder: Path) -> str:
     chosen = folder.name.removesuffix("_lib") if name is None else name
     if make_identifier(chosen) != chosen:
         raise SavingError(
-            f"{chosen!r} is no name in C, and all names of the library begin with it. Pass `name`, "
-            f"such as {make_identifier(chosen)!r}."
+            f"{chosen!r} is not an identifier in C, and prefixes all names of the library. Pass "
+            f"`name`, such as {make_identifier(chosen)!r}."
         )
     check_library_name(chosen)
     return chosen
@@ -241,7 +241,7 @@ def _find_compiler() -> str:
         if candidate and shutil.which(candidate):
             return candidate
     raise SavingError(
-        "shared needs a C++ compiler, and there is none on the PATH. Install g++, or set CXX."
+        "shared needs a C++ compiler, but the PATH has none. Install g++, or set CXX."
     )
 
 
@@ -276,19 +276,19 @@ def _find_tensorflow() -> _TensorFlow:
     version = tuple(map(int, re.findall(r"\d+", tf.__version__)[:2]))
     include = Path(tf.sysconfig.get_include())
     runtime = include.parent / "xla_aot_runtime_src"
-    if version < _OLDEST or not runtime.is_dir() or TFCOMPILE.get() is None:
+    if version < _MIN_TENSORFLOW or not runtime.is_dir() or TFCOMPILE.get() is None:
         raise ModuleError(
-            f"TensorFlow {tf.__version__} here has no tfcompile that writes programs without "
-            "TensorFlow's libraries. Install tensorflow-cpu 2.21 for Linux or macOS from PyPI."
+            f"The installed TensorFlow {tf.__version__} has no tfcompile whose programs run "
+            "without TensorFlow. Install tensorflow-cpu 2.21 for Linux or macOS from PyPI."
         )
-    # YNNPACK's functions are not among the runtime's sources.
+    # The runtime's sources lack YNNPACK, so programs must not call it.
     flags = "--xla_cpu_experimental_ynn_fusion_type=" if version == (2, 21) else ""
     return _TensorFlow(include, runtime, flags, tf.__version__)
 
 
 @contextmanager
 def _open_model(source: Any, params: Any, temporary: Path) -> Iterator[Path]:
-    """Opens a SavedModel; saves functions as one in the temporary folder."""
+    """Yields the path of a SavedModel; first saves functions to the temporary folder."""
     if isinstance(source, (str, os.PathLike)) and not as_path(source).exists():
         text = "does not exist. Pass the folder of a SavedModel, or the path of a .jaxfn file"
         raise make_path_error(FileNotFoundError, errno.ENOENT, text, source)
@@ -423,7 +423,7 @@ class _Files:
         return [f"-mcpu={self._cpu}" if is_arm else f"-march={self._cpu}"]
 
     def _compile(self, tensorflow: _TensorFlow, temporary: Path) -> list[tuple[int, ...]]:
-        """Compiles all programs; returns the leaves that each signature's programs take."""
+        """Compiles all programs; returns the indices of the leaves that each signature takes."""
         from jax2tf_bridge.c_library._graphs import make_graph
 
         programs = self._folder / "programs"
@@ -491,13 +491,14 @@ class _Files:
             text=True,
             check=False,
         )
-        # LLVM only warns, and compiles for another processor.
+        # LLVM only warns about an unknown processor, and compiles for a default one.
         if f"'{self._cpu}' is not a recognized processor" in done.stderr:
             raise SavingError(
                 Message(
-                    f"LLVM knows no processor {self._cpu!r} for {self._triple}. Pass another ",
+                    f"LLVM does not know the processor {self._cpu!r} for {self._triple}. Pass "
+                    "another ",
                     Argument("target_cpu"),
-                    ", or leave it out for every processor of this architecture.",
+                    ", or leave it out to support every processor of the architecture.",
                 )
             )
         answer = Path(f"{file}.failures")

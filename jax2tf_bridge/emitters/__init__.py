@@ -1,4 +1,4 @@
-"""Converts StableHLO to a graph of TensorFlow's own operations, or of another runtime's."""
+"""Converts StableHLO to a graph of operations of TensorFlow or another runtime."""
 
 from jax2tf_bridge.emitters._call_operations import (
     make_operations,

@@ -61,7 +61,7 @@ class SavedVariables:
         return self._bundle.read(key)
 
     def constant(self, key: str, digest: str, aval: Aval) -> bytes:
-        """Reads the bytes of a lifted constant, and checks their SHA-256 digest.
+        """Reads the bytes of a captured array, and checks their SHA-256 digest.
 
         Raises:
           FileFormatError: as `data`, or the digest differs.

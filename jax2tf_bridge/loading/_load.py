@@ -41,16 +41,17 @@ from jax2tf_bridge.saved_model import (
 )
 from jax2tf_bridge.storage import AnyPath, as_path
 
-_NO_GRADIENT = "the SavedModel has none: the function has none, or it was saved with vjp_order=0"
+_NO_GRADIENT = "the SavedModel stores none: the function has none, or was saved with vjp_order=0"
 
 
 def load(path: str | os.PathLike[str]) -> LoadedModel:
     """Reads a SavedModel back into JAX; TensorFlow is not needed.
 
-    If `save` wrote the SavedModel, the functions have their original arguments and structure, the
-    weights are the pytree that was saved, and the saved gradients are there. If another tool wrote
-    it (jax2tf, Orbax), each signature that only calls JAX functions becomes a function of a dict
-    of its variables and its named inputs. Such a function has a gradient if it was saved with
+    If `save` wrote the SavedModel, its functions take their original arguments, its weights have
+    their original pytree structure, and its saved gradients work. `load` does not check the graph
+    in such a SavedModel; `inspect` does. If another tool wrote it (jax2tf, Orbax), each signature
+    that only calls JAX functions becomes a function. It takes a dict of its variables, and its
+    inputs as keyword arguments. It has a gradient if it was saved with
     experimental_custom_gradients.
 
     Args:
@@ -61,8 +62,7 @@ def load(path: str | os.PathLike[str]) -> LoadedModel:
       exported for.
 
     Raises:
-      FileFormatError: the folder is not a SavedModel, holds no JAX function, or is damaged. `load`
-        does not read TensorFlow's graph in a SavedModel that `save` wrote; `inspect` does.
+      FileFormatError: the folder is not a SavedModel, holds no JAX function, or is damaged.
       DTypeError: the model has 64-bit weights, and jax_enable_x64 is off.
       OSError: the SavedModel does not exist, or cannot be read.
 
@@ -116,7 +116,7 @@ _ConstantKey = tuple[str, str, tuple[int, ...]]
 def _read_constants(
     sidecar: Sidecar, variables: SavedVariables
 ) -> tuple[dict[_ConstantKey, bytes], dict[str, jax.Array]]:
-    """Reads the lifted constants: bytes by (digest, dtype, shape), and arrays by name."""
+    """Reads the captured arrays: bytes by (digest, dtype, shape), and JAX arrays by name."""
     data: dict[_ConstantKey, bytes] = {}
     arrays: dict[str, jax.Array] = {}
     for entry in sidecar.constants:
@@ -134,7 +134,7 @@ def _fill_constants(
 ) -> PortableFunction:
     """Inserts the captured arrays into a function and its VJPs."""
     constants = tuple(
-        # Constants of higher-order gradients may be missing: the signature does not use them.
+        # Arrays of higher-order gradients may be missing: the signature does not use them.
         replace(c, data=arrays.get((c.digest, c.aval.dtype, c.aval.known_op_shape)))
         for c in portable.lifted_constants
     )
@@ -158,7 +158,7 @@ def _read_weights(
         if sidecar.signatures[name].takes_params:
             if not portable.in_tree.children[0].children:
                 raise FileFormatError(
-                    f"{folder} is damaged: its signature {name} takes weights, and its function "
+                    f"{folder} is damaged: its signature {name} takes weights, but its function "
                     "takes no arguments. Save the model again.",
                     file=str(folder),
                 )

@@ -1,8 +1,7 @@
 """Backends: operations on storage behind a scheme, and the choice of one for a scheme.
 
-A backend has few operations, so that every storage can provide them: each concerns one file, apart
-from listing a folder. Only renaming a file is assumed to be atomic; object stores implement it as a
-copy that appears complete.
+The operations are few, so that every storage can provide them. Only renaming a file is assumed to
+be atomic: object stores copy the file, and the copy appears complete.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class FileStatus:
     Attributes:
       size: the size in bytes; 0 for a folder.
       is_folder: whether it is a folder.
-      state: a value that changes when the file is written again; "" if the storage has none.
+      state: a value that changes whenever the file is written; "" if the storage has no such value.
     """
 
     size: int
@@ -50,7 +49,7 @@ class Backend(ABC):
 
     @abstractmethod
     def names(self, path: str) -> list[str]:
-        """Lists the names in a folder; a missing folder has none."""
+        """Lists the names in a folder; returns an empty list for a missing folder."""
 
     @abstractmethod
     def reader(self, path: str) -> io.BufferedReader:
@@ -66,7 +65,7 @@ class Backend(ABC):
 
     @abstractmethod
     def rename(self, path: str, target: str) -> None:
-        """Renames a file and replaces a file of that name."""
+        """Renames a file; replaces an existing file at `target`."""
 
     @abstractmethod
     def remove(self, path: str) -> None:
@@ -151,7 +150,7 @@ NO_FOLDER = "cannot be written: the folder, or the bucket, does not exist"
 
 
 class ErrorConverter:
-    """Context that converts errors of a backend to an OSError about a path."""
+    """Context manager that converts errors of a backend to an OSError that names a path."""
 
     def __init__(
         self,
@@ -261,7 +260,9 @@ def _is_installed(package: str) -> bool:
 
 def _describe_missing(scheme: str) -> str:
     if scheme in _TENSORFLOW_ONLY:
-        return f"needs TensorFlow, which alone supports {scheme}://: pip install tensorflow"
+        return (
+            f"needs TensorFlow, because nothing else supports {scheme}://: pip install tensorflow"
+        )
     more = _PACKAGES.get(scheme)
     if not _is_installed("fsspec"):
         packages = " ".join(["'jax2tf-bridge[storage]'", *([more] if more else [])])
@@ -273,6 +274,6 @@ def _describe_missing(scheme: str) -> str:
     if reason := known_implementations.get(scheme, {}).get("err"):
         return f"needs a package for {scheme}://. fsspec says: {reason}"
     return (
-        f"has the scheme {scheme}://, which neither TensorFlow nor fsspec knows here: import the "
+        f"has the scheme {scheme}://, which TensorFlow and fsspec do not support: import the "
         "package that registers it, or name a local path"
     )

@@ -84,14 +84,12 @@ def staging(
       NotADirectoryError: a parent is a file.
       OSError: `parent` cannot be written to, or the disk is full.
     """
-    with _make_folders(parent), staging_folder(parent, name, target) as place:
-        try:
+    with contextlib.ExitStack() as stack:
+        with _name_full_disk(parent, needed):
+            stack.enter_context(_make_folders(parent))
+            place = stack.enter_context(staging_folder(parent, name, target))
+        with _name_full_disk(parent, needed, place / "new"):
             yield place
-        except Exception as e:
-            code = _get_full_disk_code(e)
-            if code is None:
-                raise
-            raise _make_full_disk_error(code, parent, place / "new", needed) from e
 
 
 def sync_tree(folder: Path) -> None:
@@ -157,6 +155,26 @@ def _find_existing_parent(path: Path) -> Path:
     return above
 
 
+@contextlib.contextmanager
+def _name_full_disk(
+    folder: Path, needed: int | None, partial: Path | None = None
+) -> Iterator[None]:
+    """Makes errors of a full disk name `folder`, unless they name a path elsewhere.
+
+    Args:
+      folder: the folder that the block writes to.
+      needed: the number of bytes to write, if known.
+      partial: the directory that is removed after an error.
+    """
+    try:
+        yield
+    except Exception as e:
+        code = _get_full_disk_code(e)
+        if code is None or _names_path_elsewhere(e, folder):
+            raise
+        raise _make_full_disk_error(code, folder, partial, needed) from e
+
+
 def _get_full_disk_code(error: Exception) -> int | None:
     if isinstance(error, OSError) and error.errno in _FULL:
         return error.errno
@@ -164,17 +182,31 @@ def _get_full_disk_code(error: Exception) -> int | None:
     return next((code for code in _FULL if os.strerror(code) in str(error)), None)
 
 
-def _make_full_disk_error(code: int, parent: Path, partial: Path, needed: int | None) -> OSError:
+def _names_path_elsewhere(error: Exception, folder: Path) -> bool:
+    """Returns whether an error names a path that is neither in `folder` nor one of its parents."""
+    name = error.filename if isinstance(error, OSError) else None
+    if not isinstance(name, (str, os.PathLike)):
+        return False
+    if "://" in os.fspath(name):
+        return True
+    path, folder = local_path(name), local_path(folder)
+    return not (path.is_relative_to(folder) or folder.is_relative_to(path))
+
+
+def _make_full_disk_error(
+    code: int, folder: Path, partial: Path | None, needed: int | None
+) -> OSError:
     text = f"cannot be written to ({os.strerror(code)})"
     if code == errno.EFBIG:
         text += ": this process may not write files of that size (see `ulimit -f`)"
     elif code == errno.EDQUOT:
         text += ": make room within the quota"
     else:
-        free = shutil.disk_usage(parent).free + _measure_size(partial)
+        free = shutil.disk_usage(_find_existing_parent(folder / "new")).free
+        free += 0 if partial is None else _measure_size(partial)
         text += f": {in_units(free)} are free"
         text += ", which is not enough" if needed is None else f", {in_units(needed)} are needed"
-    return make_path_error(OSError, code, f"{text}. Existing files are unchanged", parent)
+    return make_path_error(OSError, code, f"{text}. Existing files are unchanged", folder)
 
 
 def _measure_size(folder: Path) -> int:

@@ -170,13 +170,13 @@ def test_unknown_signature(model: Path) -> None:
         ({"name": "m"}, "A build has something else that is called m. Pass name='m_model'."),
         (
             {"name": "a-b"},
-            "'a-b' is no name in C, and all names of the library begin with it. Pass `name`, such "
-            "as 'a_b'.",
+            "'a-b' is not an identifier in C, and prefixes all names of the library. Pass `name`, "
+            "such as 'a_b'.",
         ),
         (
             {"shared": True, "target_triple": "aarch64-unknown-linux-gnu"},
-            "shared builds a library for this machine, so it does not take target_triple. Remove "
-            "one of them; CMake builds the folder for another machine.",
+            "shared builds a library for this machine, so it cannot be combined with "
+            "target_triple. Remove one of them. For another machine, build the folder with CMake.",
         ),
         ({"weights": "file"}, "weights must be 'embedded' or 'separate'. Got: 'file'."),
         ({"params": {}}, "params are those of functions; a SavedModel has its own."),
@@ -199,8 +199,8 @@ def test_options(model: Path, options: Any, text: str) -> None:
         ),
         (
             {"target_triple": "aarch64-unknown-linux-gnu", "target_cpu": "cortex"},
-            "LLVM knows no processor 'cortex' for aarch64-unknown-linux-gnu. Pass another "
-            "target_cpu, or leave it out for every processor of this architecture.",
+            "LLVM does not know the processor 'cortex' for aarch64-unknown-linux-gnu. Pass another "
+            "target_cpu, or leave it out to support every processor of the architecture.",
         ),
     ],
 )
@@ -318,7 +318,7 @@ def test_without_tfcompile(model: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_older_tensorflow(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tf, "__version__", "2.19.1")
     with pytest.raises(
-        ModuleError, match=r"^TensorFlow 2\.19\.1 here has no tfcompile that writes"
+        ModuleError, match=r"^The installed TensorFlow 2\.19\.1 has no tfcompile whose"
     ):
         compile_library(model / "lib", model, sizes=[{"n": 8}])
 
@@ -355,7 +355,7 @@ def test_existing_folder_and_missing_library(model: Path, tmp_path: Path) -> Non
 def test_compiler_is_looked_for_first(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.setenv("CXX", "absent")
-    with pytest.raises(SavingError, match=r"there is none on the PATH\. Install g\+\+, or set CXX"):
+    with pytest.raises(SavingError, match=r"but the PATH has none\. Install g\+\+, or set CXX"):
         compile_library(model / "lib", model, shared=True)
 
 

@@ -136,7 +136,7 @@ def test_a_function_without_a_gradient_says_why(tmp_path: Path) -> None:
     model = load(tmp_path / "1")
     np.testing.assert_array_equal(model.serving_default(np.ones(2, np.float32)), [8, 8])
     assert model.params is None
-    with pytest.raises(GradientError, match="doubling has no gradient: the SavedModel has none"):
+    with pytest.raises(GradientError, match="doubling has no gradient: the SavedModel stores none"):
         jax.grad(lambda x: model.serving_default(x).sum())(np.ones(2, np.float32))
 
 

@@ -383,7 +383,10 @@ def test_labels_are_removed(tmp_path: Path) -> None:
         remove_label(root, "canary")
 
 
-def test_file_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("code", [errno.EROFS, errno.ENOSPC, errno.EDQUOT])
+def test_file_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
     root = tmp_path / "dense"
     publish_version(root, write)
     with monkeypatch.context() as patch:
@@ -397,13 +400,13 @@ def test_file_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert sorted(published_versions(root)) == [1]
 
     def fail(*_: object, **__: object) -> None:
-        raise OSError(errno.EROFS, "Read-only file system")
+        raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(_labels, "replace_file_at", fail)
-    with pytest.raises(OSError, match="Read-only") as caught:
+    with pytest.raises(OSError, match=os.strerror(code)) as caught:
         publish_version(root, write, label="canary")
     assert str(caught.value) == (
-        f"{tmp_path / MODEL_CONFIG} cannot be written (Read-only file system): version 2 is "
+        f"{tmp_path / MODEL_CONFIG} cannot be written ({os.strerror(code)}): version 2 is "
         "published, but without the label 'canary'. Give it the label by promote"
     )
     assert sorted(published_versions(root)) == [1, 2]

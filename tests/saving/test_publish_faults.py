@@ -406,6 +406,21 @@ def test_full_disk(side: Side, small_disk: Path, model: Path, kind: str) -> None
         assert_answers(newest, KERNEL + 1)
 
 
+def test_disk_without_room_for_another_folder(small_disk: Path) -> None:
+    root = small_disk / "m"
+    publish_version(root, write_files)
+    statistics = os.statvfs(small_disk)
+    for number in range(statistics.f_ffree):
+        (small_disk / str(number)).touch()
+    for path in (root, small_disk / "other" / "m"):
+        with pytest.raises(OSError, match=r"No space left on device\): .* are free, ") as caught:
+            publish_version(path, write_files)
+        assert str(caught.value).startswith(f"{path} cannot be written to (")
+    assert list(published_versions(root)) == [1]
+    assert hidden(root) == []
+    assert not (small_disk / "other").exists()
+
+
 def test_leftovers_on_a_full_disk_are_removed_first(
     side: Side, small_disk: Path, model: Path
 ) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -16,8 +18,8 @@ class Trouble:
     Attributes:
       count: how many there were.
       at: the operation that something happens to; 0 for none.
-      kind: "fails" raises, "dies" raises from then on, "forgets" says it was done, "shows late"
-        hides what it did from the next two operations.
+      kind: "fails" raises, "is full" raises ENOSPC, "dies" raises from then on, "forgets" says it
+        was done, "shows late" hides what it did from the next two operations.
     """
 
     def __init__(self) -> None:
@@ -29,6 +31,8 @@ class Trouble:
         self.count += 1
         if self.count == self.at and self.kind in ("fails", "dies"):
             raise OSError(5, f"operation {self.count} fails")
+        if self.count == self.at and self.kind == "is full":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if self.kind == "dies" and self.at and self.count > self.at:
             raise OSError(5, "the storage is out of reach")
         return self.kind == "forgets" and self.count == self.at

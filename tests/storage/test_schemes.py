@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import re
@@ -112,7 +113,11 @@ def test_joined_addresses_are_refused(path: str) -> None:
 @pytest.mark.parametrize(
     ("path", "installed", "text"),
     [
-        ("ram://a/b", {"fsspec"}, "needs TensorFlow, which alone supports ram://: pip install"),
+        (
+            "ram://a/b",
+            {"fsspec"},
+            "needs TensorFlow, because nothing else supports ram://: pip install",
+        ),
         ("gs://a/b", {"fsspec"}, "needs a package for gs://: pip install gcsfs"),
         ("s3://a/b", set(), r"needs fsspec for s3://: pip install 'jax2tf-bridge\[storage\]' s3fs"),
         (
@@ -122,7 +127,11 @@ def test_joined_addresses_are_refused(path: str) -> None:
         ),
         ("https://a/b", {"fsspec"}, "needs a package for https://: pip install aiohttp"),
         ("webdav://a/b", {"fsspec"}, r"needs a package for webdav://\. fsspec says: .*webdav4"),
-        ("nothing://a", {"fsspec"}, "has the scheme nothing://, which neither TensorFlow nor fss"),
+        (
+            "nothing://a",
+            {"fsspec"},
+            "has the scheme nothing://, which TensorFlow and fsspec do not",
+        ),
     ],
 )
 def test_message_says_what_to_install(
@@ -313,6 +322,30 @@ def test_every_operation_may_fail(kind: str, monkeypatch: pytest.MonkeyPatch) ->
     assert count > 20
 
 
+def test_full_storage_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_paths, "_PAUSES_S", (0.0,) * 4)
+    errors = []
+
+    def write(at: int) -> None:
+        with (
+            flaky.TROUBLE.happens("is full", at),
+            whole_directory(as_path("flaky://root/a/m"), has=PB) as new,
+        ):
+            model(new)
+
+    for at in itertools.count(1):
+        flaky.register()
+        try:
+            write(at)
+        except OSError as e:
+            errors.append(e)
+        if flaky.TROUBLE.count < at:
+            break
+    assert len(errors) > 10
+    assert {e.errno for e in errors} == {errno.ENOSPC}
+    assert [str(e) for e in errors if not str(e).startswith("flaky://root/a")] == []
+
+
 def test_buckets_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
     flaky.register()
     monkeypatch.setattr(flaky.FlakyFileSystem, "protocol", ("s3", "s3a"))
@@ -353,7 +386,9 @@ def test_tensorflow_is_asked_first_where_it_runs(
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     if runs:
         monkeypatch.setitem(sys.modules, "tensorflow", types.SimpleNamespace(io=None))
-    with pytest.raises(OSError, match="has the scheme other://, which neither TensorFlow nor fss"):
+    with pytest.raises(
+        OSError, match="has the scheme other://, which TensorFlow and fsspec do not"
+    ):
         as_path("other://a")
     assert asked == (["tensorflow", "fsspec"] if runs else ["fsspec", "tensorflow"])
 

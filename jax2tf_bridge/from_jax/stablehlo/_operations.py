@@ -28,14 +28,14 @@ def attribute(operation: Any, name: str) -> Any:
 def attributes_of(holder: Any) -> dict[str, Any]:
     """Returns the attributes of an operation, or of a DictAttr, by name.
 
-    Complex constants are left out, because jaxlib has no Python object for them.
+    Omits complex constants, because jaxlib has no Python object for them.
     """
     attributes = holder if isinstance(holder, ir.DictAttr) else holder.attributes
     # Indexed, because iterating yields names in some releases of jaxlib.
     names = [str(attributes[i].name) for i in range(len(attributes))]
     readable = {}
     for name in names:
-        # NamedAttribute.attr would throw through a `noexcept` here, which ends the process.
+        # NamedAttribute.attr would end the process: it throws from a `noexcept` C++ function.
         with contextlib.suppress(TypeError):
             readable[name] = attributes[name]
     return readable
@@ -83,7 +83,7 @@ def replace_operation(operation: Any, values: Iterable[Any]) -> None:
 def replace_by_operation(
     operation: Any, name: str, operands: Iterable[Any], attributes: dict[str, Any]
 ) -> Any:
-    """Replaces an operation by another with the same results and location, and returns that."""
+    """Replaces an operation by a new one with the same result types; returns the new one."""
     with operation.context, ir.InsertionPoint(operation):
         new = ir.Operation.create(
             name,
@@ -109,24 +109,26 @@ def make_integer(value: int, width: int = 64) -> ir.IntegerAttr:
     return ir.IntegerAttr.get(ir.IntegerType.get_signless(width), value)
 
 
-def create_value(name: str, kind: Any, operands: Sequence[Any] = (), attributes: Any = None) -> Any:
+def create_value(
+    name: str, mlir_type: Any, operands: Sequence[Any] = (), attributes: Any = None
+) -> Any:
     """Creates an operation at the current insertion point; returns its only result."""
     operation = ir.Operation.create(
-        name, results=[kind], operands=list(operands), attributes=attributes
+        name, results=[mlir_type], operands=list(operands), attributes=attributes
     )
     return operation.results[0]
 
 
-def create_zeros(kind: Any) -> Any:
+def create_zeros(mlir_type: Any) -> Any:
     """Creates zeros of a statically shaped tensor type at the current insertion point."""
-    tensor = ir.RankedTensorType(kind)
+    tensor = ir.RankedTensorType(mlir_type)
     element = tensor.element_type
     if isinstance(element, ir.ComplexType):
         # jaxlib's bindings fail on attributes with complex numbers.
         part = create_zeros(ir.RankedTensorType.get(tensor.shape, element.element_type))
-        return create_value("stablehlo.complex", kind, [part, part])
+        return create_value("stablehlo.complex", mlir_type, [part, part])
     zero = "0" if isinstance(element, ir.IntegerType) else "0.0"
     if str(element) == "i1":
         zero = "false"
-    value = ir.Attribute.parse(f"dense<{zero}> : {kind}")
-    return create_value("stablehlo.constant", kind, attributes={"value": value})
+    value = ir.Attribute.parse(f"dense<{zero}> : {mlir_type}")
+    return create_value("stablehlo.constant", mlir_type, attributes={"value": value})
