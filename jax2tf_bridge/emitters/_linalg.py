@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 from jax2tf_bridge.bytecode import Attribute, Operation
 from jax2tf_bridge.emitters import _factorizations as factorizations
 from jax2tf_bridge.emitters._array import Array, zeros
+from jax2tf_bridge.emitters._conversions import convert
 from jax2tf_bridge.emitters._emitter import emits
 from jax2tf_bridge.emitters._functions import decompose
 from jax2tf_bridge.emitters._ops import ops
@@ -16,9 +17,31 @@ from shape_poly import Dim
 
 _DTYPES = frozenset({"f32", "f64", "complex<f32>", "complex<f64>"})
 """Element types of matrices that ops.linalg can factor."""
+_ArrayEmitter: TypeAlias = "Callable[[Scope, Operation, Sequence[Array]], Array]"
+_NARROW = frozenset({"f16", "bf16"})
+"""Element types of matrices that are computed as float32."""
+
+
+def _in_float32(emitter: _ArrayEmitter) -> _ArrayEmitter:
+    """Makes an emitter compute matrices of narrow floats as float32."""
+
+    def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+        element = operands[-1].element
+        if element not in _NARROW:
+            return emitter(scope, operation, operands)
+        wide = [
+            scope.new_array(convert(x.element, "f32", scope.tensor(x)), "f32", x.sizes)
+            for x in operands
+        ]
+        result = emitter(scope, operation, wide)
+        tensor = convert("f32", element, scope.tensor(result))
+        return scope.new_array(tensor, element, result.sizes)
+
+    return emit
 
 
 @emits("cholesky")
+@_in_float32
 def _cholesky(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     (a,) = operands
     _check(scope, operation, operands)
@@ -34,6 +57,7 @@ def _cholesky(scope: Scope, operation: Operation, operands: Sequence[Array]) -> 
 
 
 @emits("triangular_solve")
+@_in_float32
 def _triangular_solve(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     a, b = operands
     _check(scope, operation, operands)

@@ -57,7 +57,7 @@ def test_a_saved_model_with_ranges_of_its_inputs(ok: Ok, tmp_path: Path, file: P
     assert json.loads(printed) == inspect("model.tflite").as_json()
     found = _result(tmp_path / "model.tflite", "serving_default")
     np.testing.assert_allclose(found, predict(PARAMS, X)["y"], atol=0.05)
-    printed = ok("litert", "model", *words, "--integers-only")
+    printed = ok("litert", "model", *words, "--integers-only", "--overwrite")
     assert "serving_default(x: int8[?,3]) -> (y: int8[?,2])" in printed
 
 

@@ -55,7 +55,7 @@ def predict(params: Any, images: Any) -> dict[str, Any]:
 def _save(tmp_path: Path, function: Any, **options: Any) -> LiteRTModel:
     signature = Signature(function, args=[IMAGES[:2]], polymorphic_shapes="(b, 4, 4)")
     options = {"params": PARAMS, "representative_data": DATA, **options}
-    return save_litert(tmp_path / "model.tflite", signature, **options)
+    return save_litert(tmp_path / "model.tflite", signature, overwrite=True, **options)
 
 
 @pytest.mark.parametrize(("quantize", "most"), [("int8", 0.1), ("int16x8", 0.02)])

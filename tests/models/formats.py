@@ -63,7 +63,7 @@ FORMATS = (
         "yes",
         "those that LiteRT has; 16-bit floats are computed in float32",
         "no; a signature can learn",
-        "dynamic_range, float16, int8",
+        "dynamic_range, float16, int8, int16x8, as_trained",
         "LiteRT",
     ),
     Format(
@@ -104,7 +104,7 @@ FORMATS = (
         "core-ml.md",
         "save --for-converters",
         "coremltools",
-        "for few models",
+        "fixed or bounded",
         "float32, int32",
         "no",
         "no",

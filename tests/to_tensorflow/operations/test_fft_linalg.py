@@ -4,6 +4,7 @@ import string
 from collections.abc import Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -173,6 +174,31 @@ def test_triangular_solve() -> None:
                     expected.append(inverse @ b if left else b @ inverse)
     for wanted, found in zip(expected, module.run(), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("element", ["f16", "bf16"])
+def test_narrow_matrices_are_computed_as_float32(element: str) -> None:
+    """The result is the one of float32, rounded once."""
+    dtype = np.dtype(np.float16) if element == "f16" else np.dtype(ml_dtypes.bfloat16)
+    module = _Module()
+    type = _type(("?", 3, 3), element)
+    a, b = _random("f32", 2, 3, 3), _random("f32", 2, 3, 3).astype(dtype)
+    a = (a @ np.swapaxes(a, -1, -2) + 3 * np.eye(3)).astype(dtype)
+    name, other = module.argument(a, type), module.argument(b, type)
+    module.operation(f"stablehlo.cholesky {name}, lower = true : {type}", type)
+    module.operation(
+        f'"stablehlo.triangular_solve"({name}, {other}) <{{left_side = true, lower = true, '
+        "unit_diagonal = false, transpose_a = #stablehlo<transpose NO_TRANSPOSE>}> "
+        f": ({type}, {type}) -> {type}",
+        type,
+    )
+    factor, solution = module.run()
+    wide = a.astype(np.float32)
+    expected = np.linalg.cholesky(wide), np.linalg.inv(np.tril(wide)) @ b.astype(np.float32)
+    for found, array in zip((factor, solution), expected, strict=True):
+        assert found.dtype == dtype
+        eps = float(ml_dtypes.finfo(dtype).eps)
+        np.testing.assert_allclose(found.astype(np.float32), array, rtol=eps, atol=eps)
 
 
 def _composite(
@@ -421,12 +447,10 @@ def test_lapack_calls() -> None:
 
 
 def test_dtypes_without_a_kernel() -> None:
-    """A matrix of 16 bits is refused by name."""
-    text = """func.func @main(%a: tensor<2x2xbf16>) -> tensor<2x2xbf16> {
-      %0 = stablehlo.cholesky %a, lower = true : tensor<2x2xbf16>
-      return %0 : tensor<2x2xbf16>
+    """A matrix of 8 bits is refused by name."""
+    text = """func.func @main(%a: tensor<2x2xf8E4M3FN>) -> tensor<2x2xf8E4M3FN> {
+      %0 = stablehlo.cholesky %a, lower = true : tensor<2x2xf8E4M3FN>
+      return %0 : tensor<2x2xf8E4M3FN>
     }"""
-    import ml_dtypes
-
-    with pytest.raises(ModuleError, match=r"stablehlo\.cholesky.*matrices of bf16"):
-        run(text, np.eye(2).astype(ml_dtypes.bfloat16))
+    with pytest.raises(ModuleError, match=r"stablehlo\.cholesky.*matrices of f8E4M3FN"):
+        run(text, np.eye(2).astype(ml_dtypes.float8_e4m3fn))
