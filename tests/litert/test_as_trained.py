@@ -86,7 +86,7 @@ def test_results_are_steps_away(params: dict[str, Any], tmp_path: Path) -> None:
     expected = jax.jit(rounded_logits)(rounded, IMAGES)
     for source in (signature, tmp_path / "saved"):
         weights = rounded if source is signature else None
-        options = {"quantize": "as_trained", "overwrite": True}
+        options: Any = {"quantize": "as_trained", "overwrite": True}
         saved = save_litert(tmp_path / "a.tflite", source, params=weights, **options)
         (found,) = interpreter(saved.path).get_signature_runner()(images=IMAGES).values()
         steps = np.abs(found - expected) / rounded["scales"]["dense2"]
