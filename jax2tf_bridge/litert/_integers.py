@@ -175,11 +175,11 @@ def check_ranges(model: bytes, answers: Mapping[str, Answers], names: Collection
         except (RuntimeError, ValueError) as e:
             problems = [f"LiteRT fails: {str(e).strip().splitlines()[-1][:300]}"]
         else:
-            found = [
+            differences = [
                 _describe_difference(key, want, dequantize(actual[key], ports[key]), ports[key])
                 for key, want in expected.outputs.items()
             ]
-            problems = [problem for problem in found if problem]
+            problems = [problem for problem in differences if problem]
         if problems:
             raise SavingError(
                 Message(

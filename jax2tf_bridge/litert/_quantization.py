@@ -46,7 +46,7 @@ class Quantization:
 
     @property
     def is_measured(self) -> bool:
-        """Whether the model computes with integers, in ranges of representative inputs."""
+        """Returns whether representative inputs give the ranges of the integers."""
         return self.kind in _MEASURING
 
     @property

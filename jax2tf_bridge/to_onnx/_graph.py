@@ -475,8 +475,8 @@ class Graph:
     def find_last_maker(self, x: Tensor, operation: str) -> Node | None:
         """Returns the node that makes a value, if it is of this kind and one of the newest."""
         newest = self._blocks[-1][-_MAX_LOOKED_AT:]
-        found = (node for node in newest if x.name in node.outputs)
-        return next((node for node in found if node.operation == operation), None)
+        makers = (node for node in newest if x.name in node.outputs)
+        return next((node for node in makers if node.operation == operation), None)
 
     def new_subgraph(
         self, inputs: Sequence[Tensor], make: Callable[[], Sequence[Tensor]]

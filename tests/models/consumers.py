@@ -1,4 +1,4 @@
-"""What was measured of the real models in each consumer, and the tables in docs/where-it-runs.md.
+"""Measures the real models in each consumer, and makes the tables in docs/where-it-runs.md.
 
     python -m tests.models.consumers                          writes the tables
     python -m tests.models.consumers --measure                measures errors and sizes first
