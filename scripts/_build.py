@@ -84,7 +84,7 @@ def _check_contents(wheel: Path) -> None:
         path.relative_to(ROOT).as_posix()
         for package in PACKAGES
         for path in (ROOT / package).rglob("*")
-        if path.suffix in (".py", ".pyi", ".fbs", ".c", ".h") or path.name == "py.typed"
+        if path.suffix in (".py", ".pyi", ".fbs", ".c", ".h", ".js") or path.name == "py.typed"
     }
     metadata = {name for name in names if name.split("/")[0].endswith(".dist-info")}
     if names - metadata != on_disk:

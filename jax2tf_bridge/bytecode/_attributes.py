@@ -27,7 +27,7 @@ _TENSOR = ("vhlo", 15)
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class TensorData:
     """A constant's value: the index of its type, and its byte range in the section."""
 
     type: int
@@ -49,7 +49,7 @@ class Dictionary:
     entries: tuple[tuple[str, int], ...]
 
 
-RawAttribute: TypeAlias = str | Tensor | TypeReference | Dictionary | None
+RawAttribute: TypeAlias = str | TensorData | TypeReference | Dictionary | None
 """An attribute of a kind that a summary needs, or None."""
 
 
@@ -79,7 +79,7 @@ class RawAttributes:
             return self.string(index)
         if kind == _TENSOR:
             type_index, size = cursor.index("type", self._n_types), cursor.count("bytes")
-            value = Tensor(type_index, cursor.skip(size, "a tensor"), size)
+            value = TensorData(type_index, cursor.skip(size, "a tensor"), size)
         elif kind in _TYPES:
             value = TypeReference(cursor.index("type", self._n_types))
         elif kind in _DICTIONARIES:
@@ -162,7 +162,7 @@ class Attributes:
         raw = self._raw.read(index)
         if isinstance(raw, str):
             return raw, 1 + len(raw)
-        if isinstance(raw, Tensor):
+        if isinstance(raw, TensorData):
             return self._tensor(entry, raw), 1
         if isinstance(raw, TypeReference):
             kind = self.type(raw.type)
@@ -217,7 +217,7 @@ class Attributes:
             return self._builtin_integer(cursor)
         return Unsupported(f"attribute {entry.code} of {entry.dialect}")
 
-    def _tensor(self, entry: AttributeEntry, tensor: Tensor) -> Attribute:
+    def _tensor(self, entry: AttributeEntry, tensor: TensorData) -> Attribute:
         kind = self.type(tensor.type)
         if not isinstance(kind, TensorType):
             return Unsupported(f"a constant of type {kind}")

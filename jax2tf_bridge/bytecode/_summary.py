@@ -17,7 +17,7 @@ from jax2tf_bridge.bytecode._attributes import (
     Dictionary,
     RawAttribute,
     RawAttributes,
-    Tensor,
+    TensorData,
     TypeReference,
 )
 from jax2tf_bridge.bytecode._layout import Data, Layout, read_data, read_layout
@@ -224,7 +224,7 @@ class _SummaryReader:
         return [
             ModuleConstant(self._type_text(tensor.type), tensor.size)
             for tensor in tensors
-            if isinstance(tensor, Tensor)
+            if isinstance(tensor, TensorData)
         ]
 
     def _type_text(self, index: int) -> str:

@@ -332,7 +332,7 @@ class _Files:
         self._triple, self._cpu = triple, cpu
         self._threads = multithreading
         self._name = interface.name
-        self._runtime = _runtime.Runtime((), (), False, 0)
+        self._runtime = _runtime.RuntimeSources((), (), False, 0)
 
     def write(self, tensorflow: _TensorFlow, model: Path, temporary: Path) -> None:
         """Compiles all programs, and writes all files but the shared library."""

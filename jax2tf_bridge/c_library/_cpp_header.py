@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jax2tf_bridge.c_library._interface import (
-    Array,
     CAlgebra,
     Interface,
-    Signature,
+    LibraryArray,
+    LibrarySignature,
     make_identifier,
 )
 from jax2tf_bridge.saved_model import SERVING_DEFAULT
@@ -157,7 +157,7 @@ class Library {{
 """
 
 
-def _name_scope(signature: Signature) -> str:
+def _name_scope(signature: LibrarySignature) -> str:
     """Returns the namespace of a signature's types, with "::"; "" for "serving_default"."""
     if signature.name == SERVING_DEFAULT:
         return ""
@@ -165,12 +165,12 @@ def _name_scope(signature: Signature) -> str:
     return f"{identifier}_::" if identifier in _OWN_NAMES else f"{identifier}::"
 
 
-def _title(signature: Signature) -> str:
+def _title(signature: LibrarySignature) -> str:
     """Returns the name of a signature for a comment of one line."""
     return " ".join(signature.name.split())
 
 
-def _write_types(signature: Signature) -> str:
+def _write_types(signature: LibrarySignature) -> str:
     scope = _name_scope(signature).removesuffix("::")
     variables = [f"  std::int64_t {make_identifier(v)} = 0;" for v in signature.variables]
     inputs = [_declare(array, f"Span<const {_element(array)}>") for array in signature.inputs]
@@ -218,11 +218,11 @@ def _struct(name: str, members: Sequence[str], indent: str = "") -> str:
     return "\n".join([*lines, f"{indent}}}"])
 
 
-def _declare(array: Array, kind: str) -> str:
+def _declare(array: LibraryArray, kind: str) -> str:
     return f"  {kind} {array.identifier};  // {array.sizes_text}"
 
 
-def _element(array: Array) -> str:
+def _element(array: LibraryArray) -> str:
     """Returns the type of an element."""
     if array.is_complex:
         return f"std::complex<{array.c_type}>"
@@ -236,7 +236,7 @@ def _expression(dimension: Dim) -> str:
     return f"detail::maximum(0, {dimension.evaluate_with(values, _ALGEBRA)})"
 
 
-def _write_calls(interface: Interface, signature: Signature) -> str:
+def _write_calls(interface: Interface, signature: LibrarySignature) -> str:
     name, scope, prefix = interface.name, _name_scope(signature), signature.prefix
     method = "" if not scope else f"{make_identifier(signature.name)}_"
     sizes = ", ".join(f"inputs.{make_identifier(v)}" for v in signature.variables)

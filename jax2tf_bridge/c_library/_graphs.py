@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jax2tf_bridge._dtypes import find_dtype
-from jax2tf_bridge.c_library._interface import Signature
+from jax2tf_bridge.c_library._interface import LibrarySignature
 from jax2tf_bridge.portable import Aval, PortableFunction
 from shape_poly import evaluate_shape
 
@@ -37,7 +37,7 @@ class _Placeholders:
         return self._tensors
 
 
-def make_graph(signature: Signature, sizes: Mapping[str, int]) -> ProgramGraph:
+def make_graph(signature: LibrarySignature, sizes: Mapping[str, int]) -> ProgramGraph:
     """Makes the graph of a signature for some sizes. Weights and captured arrays are arguments."""
     import tensorflow as tf
 

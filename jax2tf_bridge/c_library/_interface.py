@@ -71,7 +71,7 @@ _BUILD_NAMES = frozenset(
 
 
 @dataclass(frozen=True)
-class Array:
+class LibraryArray:
     """An input, mask or output of a signature.
 
     Attributes:
@@ -131,7 +131,7 @@ class Weight:
 
 
 @dataclass(frozen=True)
-class Signature:
+class LibrarySignature:
     """A function of the library.
 
     Attributes:
@@ -153,14 +153,14 @@ class Signature:
     leaves: tuple[str | Weight, ...]
     variables: tuple[str, ...]
     padded: frozenset[str]
-    inputs: tuple[Array, ...]
-    masks: tuple[Array, ...]
-    outputs: tuple[Array, ...]
+    inputs: tuple[LibraryArray, ...]
+    masks: tuple[LibraryArray, ...]
+    outputs: tuple[LibraryArray, ...]
     results: tuple[int, ...]
     sizes: tuple[Mapping[str, int], ...]
 
     @property
-    def arrays(self) -> tuple[Array, ...]:
+    def arrays(self) -> tuple[LibraryArray, ...]:
         """All arrays, as the C library numbers them."""
         return (*self.inputs, *self.masks, *self.outputs)
 
@@ -189,7 +189,7 @@ class Interface:
     """
 
     name: str
-    signatures: tuple[Signature, ...]
+    signatures: tuple[LibrarySignature, ...]
     weights: tuple[Weight, ...]
 
     @property
@@ -355,7 +355,9 @@ def list_variables(avals: Iterable[Aval]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def concrete_shapes(arrays: Sequence[Array], sizes: Mapping[str, int]) -> list[tuple[int, ...]]:
+def concrete_shapes(
+    arrays: Sequence[LibraryArray], sizes: Mapping[str, int]
+) -> list[tuple[int, ...]]:
     """Evaluates the shapes of arrays."""
     return [
         tuple(size for size in evaluate_shape(array.shape, sizes) if size is not None)

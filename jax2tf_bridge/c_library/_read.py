@@ -11,9 +11,9 @@ from jax2tf_bridge._utils import as_integer, unknown_name_text
 from jax2tf_bridge.bytecode import read_summary
 from jax2tf_bridge.c_library._interface import (
     ALIGNMENT,
-    Array,
     Interface,
-    Signature,
+    LibraryArray,
+    LibrarySignature,
     Weight,
     WeightsChecksum,
     check_identifiers,
@@ -159,7 +159,7 @@ def _read_signature(
     entry: SignatureEntry,
     all_sizes: Sizes,
     places: _Places,
-) -> Signature:
+) -> LibrarySignature:
     ports, out_ports = portable.inputs, portable.outputs
     _check_function(name, portable, entry)
     pads = entry.pad_numbers()
@@ -199,7 +199,7 @@ def _read_signature(
     def work(values: Mapping[str, int]) -> int:
         return sum(map(math.prod, concrete_shapes([*inputs, *masks, *outputs], values)))
 
-    return Signature(
+    return LibrarySignature(
         name=name,
         prefix=make_prefix(library, name),
         portable=portable,
@@ -214,8 +214,8 @@ def _read_signature(
     )
 
 
-def _make_array(name: str, aval: Aval, pad: complex) -> Array:
-    return Array(name, make_identifier(name), aval.op_dtype, aval.op_shape, pad)
+def _make_array(name: str, aval: Aval, pad: complex) -> LibraryArray:
+    return LibraryArray(name, make_identifier(name), aval.op_dtype, aval.op_shape, pad)
 
 
 def _check_processing(folder: AnyPath, sidecar: Sidecar, names: Iterable[str]) -> None:

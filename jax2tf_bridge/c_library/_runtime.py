@@ -50,7 +50,7 @@ _ACCESSORS = re.compile(
 
 
 @dataclass(frozen=True)
-class Runtime:
+class RuntimeSources:
     """The part of XLA's runtime that programs need.
 
     Attributes:
@@ -80,7 +80,7 @@ def mend_header(text: str) -> str:
 
 def copy_runtime(
     headers: Sequence[str], include: Path, sources: Path, folder: Path, *, threads: bool
-) -> Runtime:
+) -> RuntimeSources:
     """Copies what the programs include, and nothing else.
 
     Args:
@@ -106,7 +106,7 @@ def copy_runtime(
     if threads and not needs_eigen:  # our pool runs our products only
         definitions.append("JAX2TF_BRIDGE_THREADS")
     uses_eigen = any("Eigen" in path for path in copied)
-    return Runtime(tuple(compiled), tuple(definitions), uses_eigen, len(copied))
+    return RuntimeSources(tuple(compiled), tuple(definitions), uses_eigen, len(copied))
 
 
 def _list_sources(text: str, *, needs_eigen: bool) -> list[str]:

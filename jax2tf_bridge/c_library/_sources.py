@@ -10,10 +10,10 @@ import numpy as np
 
 from jax2tf_bridge._dtypes import find_dtype
 from jax2tf_bridge.c_library._interface import (
-    Array,
     CAlgebra,
     Interface,
-    Signature,
+    LibraryArray,
+    LibrarySignature,
     Weight,
     concrete_shapes,
     format_sizes,
@@ -83,7 +83,7 @@ extern "C" {{
 """
 
 
-def _declare(handle: str, signature: Signature) -> str:
+def _declare(handle: str, signature: LibrarySignature) -> str:
     prefix = signature.prefix
     compiled = signature.format_sizes()
     if signature.padded:
@@ -100,14 +100,14 @@ def _declare(handle: str, signature: Signature) -> str:
 """
 
 
-def declare_inputs(prefix: str, variables: Sequence[str], arrays: Sequence[Array]) -> str:
+def declare_inputs(prefix: str, variables: Sequence[str], arrays: Sequence[LibraryArray]) -> str:
     """Declares the struct of open sizes and inputs."""
     sizes = [f"  int64_t {make_identifier(v)};" for v in variables]
     inputs = [_declare_array(array, "const ") for array in arrays]
     return _declare_struct(f"{prefix}_inputs", [*sizes, *inputs])
 
 
-def declare_outputs(prefix: str, arrays: Sequence[Array]) -> str:
+def declare_outputs(prefix: str, arrays: Sequence[LibraryArray]) -> str:
     """Declares the struct of outputs."""
     return _declare_struct(f"{prefix}_outputs", [_declare_array(array, "") for array in arrays])
 
@@ -128,7 +128,7 @@ _NOTES = {
 }
 
 
-def _declare_array(array: Array, const: str) -> str:
+def _declare_array(array: LibraryArray, const: str) -> str:
     note = f", {_NOTES[array.dtype]}" if array.dtype in _NOTES else ""
     return f"  {const}{array.c_type} *{array.identifier}; /* {array.sizes_text}{note} */"
 
@@ -255,7 +255,7 @@ def _define_run(interface: Interface, index: int) -> str:
 """
 
 
-def _write_tables(signature: Signature, indices: Sequence[int]) -> str:
+def _write_tables(signature: LibrarySignature, indices: Sequence[int]) -> str:
     prefix = signature.prefix
     positions = {array.name: i for i, array in enumerate((*signature.inputs, *signature.masks))}
     pads, arrays, start = [], [], 0
@@ -312,7 +312,7 @@ def _argument(leaf: str | Weight, positions: dict[str, int], num_inputs: int) ->
     return f"{{Argument::{kind}, {positions[leaf]}}}"
 
 
-def _pad_bytes(array: Array) -> str:
+def _pad_bytes(array: LibraryArray) -> str:
     row = find_dtype(array.dtype)
     assert row is not None
     number = array.pad if array.is_complex else array.pad.real
@@ -323,7 +323,7 @@ _ALGEBRA = CAlgebra("")
 """Arithmetic with the functions of bridge_program.h."""
 
 
-def _expression(dimension: Dim, signature: Signature) -> str:
+def _expression(dimension: Dim, signature: LibrarySignature) -> str:
     if not isinstance(dimension, DimExpr):
         return str(dimension)
     values = {v: f"sizes[{i}]" for i, v in enumerate(signature.variables)}
@@ -489,8 +489,8 @@ def write_call(
     label: str,
     sizes: Mapping[str, int],
     *,
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
+    inputs: Sequence[LibraryArray],
+    outputs: Sequence[LibraryArray],
 ) -> str:
     """Returns the code that calls a function with zeros of these sizes, and prints its outputs.
 

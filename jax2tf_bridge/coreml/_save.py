@@ -21,7 +21,7 @@ from jax2tf_bridge.errors import (
     SavingError,
     UnsupportedByTargetError,
 )
-from jax2tf_bridge.frozen_graphs import FrozenSignature, Runtime, freeze_signatures
+from jax2tf_bridge.frozen_graphs import FrozenSignature, ModelRuntime, freeze_signatures
 from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.saving import format_signature
 from jax2tf_bridge.signatures import ServedArray, Signature
@@ -31,7 +31,7 @@ from shape_poly import evaluate_shape, variables_of
 Precision: TypeAlias = Literal["float16", "float32"]
 Sizes: TypeAlias = Mapping[str, int | tuple[int, int]]
 
-_RUNTIME = Runtime("Core ML", "save_coreml")
+_RUNTIME = ModelRuntime("Core ML", "save_coreml")
 _MANIFEST = "Manifest.json"
 
 

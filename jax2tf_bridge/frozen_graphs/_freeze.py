@@ -18,7 +18,7 @@ _CONTROL_FLOW = frozenset({"If", "StatelessIf", "StatelessWhile", "While"})
 
 
 @dataclass(frozen=True)
-class Port:
+class GraphPort:
     """Input or output of a graph.
 
     Attributes:
@@ -42,8 +42,8 @@ class FrozenGraph:
     """
 
     graph: Any
-    inputs: Mapping[str, Port]
-    outputs: Mapping[str, Port]
+    inputs: Mapping[str, GraphPort]
+    outputs: Mapping[str, GraphPort]
 
     @property
     def has_control_flow(self) -> bool:
@@ -85,7 +85,7 @@ def _freeze(function: Any) -> FrozenGraph:
     return FrozenGraph(graph, inputs, outputs)
 
 
-def _port(tensor: Any, name: str | None = None) -> Port:
+def _port(tensor: Any, name: str | None = None) -> GraphPort:
     shape = tensor.shape
     sizes = None if shape.rank is None else [-1 if size is None else size for size in shape]
-    return Port(name or tensor.name, tensor.dtype, sizes)
+    return GraphPort(name or tensor.name, tensor.dtype, sizes)

@@ -12,7 +12,7 @@ from typing import Any
 from jax2tf_bridge._utils import reraise_interrupts
 from jax2tf_bridge.converting import copy_as_operations
 from jax2tf_bridge.errors import SavingError, UnsupportedByTargetError
-from jax2tf_bridge.frozen_graphs._freeze import FrozenGraph, Port, freeze_folder
+from jax2tf_bridge.frozen_graphs._freeze import FrozenGraph, GraphPort, freeze_folder
 from jax2tf_bridge.saved_model import ArrayEntry, SignatureEntry, read_sidecar
 from jax2tf_bridge.saving import SaveOptions, save_functions
 from jax2tf_bridge.signatures import (
@@ -32,7 +32,7 @@ _TARGET = replace(Target.converters(), names_lines=True)
 
 
 @dataclass(frozen=True)
-class Runtime:
+class ModelRuntime:
     """Runtime that models are written for, in the words of messages.
 
     Attributes:
@@ -59,7 +59,7 @@ class FrozenSignature:
 
 
 def freeze_signatures(
-    signatures: Signatures, params: Any, platforms: Sequence[str] | None, runtime: Runtime
+    signatures: Signatures, params: Any, platforms: Sequence[str] | None, runtime: ModelRuntime
 ) -> dict[str, FrozenSignature]:
     """Returns the graphs of functions, or of the signatures of a SavedModel.
 
@@ -112,7 +112,9 @@ def _in_order(graph: FrozenGraph, inputs: Iterable[str], outputs: Iterable[str])
     )
 
 
-def _side(ports: Mapping[str, Port], entries: Mapping[str, ArrayEntry]) -> dict[str, ServedArray]:
+def _side(
+    ports: Mapping[str, GraphPort], entries: Mapping[str, ArrayEntry]
+) -> dict[str, ServedArray]:
     """Describes inputs or outputs; the sidecar knows the names of open sizes."""
 
     def shape(name: str, sizes: Sequence[int] | None) -> tuple[Dim | None, ...] | None:
@@ -137,7 +139,7 @@ def _check_dtypes(
     name: str,
     inputs: Mapping[str, ServedArray],
     outputs: Mapping[str, ServedArray],
-    runtime: Runtime,
+    runtime: ModelRuntime,
 ) -> None:
     """Raises for inputs and outputs whose numbers the runtime cannot hold."""
     refused = {k: v for k, v in {**inputs, **outputs}.items() if v.dtype in _REFUSED}
@@ -155,7 +157,7 @@ def _save_functions(
     signatures: Signatures,
     params: Any,
     platforms: Sequence[str] | None,
-    runtime: Runtime,
+    runtime: ModelRuntime,
 ) -> dict[str, Any]:
     """Saves functions as a SavedModel without gradients; returns the inputs and outputs."""
     with open_params(params) as weights:
@@ -166,7 +168,7 @@ def _save_functions(
     return {name: (each.inputs, each.outputs) for name, each in saved.signatures.items()}
 
 
-def _copy_model(source: Path, folder: Path, runtime: Runtime) -> Mapping[str, SignatureEntry]:
+def _copy_model(source: Path, folder: Path, runtime: ModelRuntime) -> Mapping[str, SignatureEntry]:
     """Makes a SavedModel with the graph of another in operations, and its variables.
 
     Returns what the sidecar knows of the signatures.

@@ -114,7 +114,7 @@ class _Description:
             "outputs": ports(signature.tables(SignatureDefField.OUTPUTS)),
         }
 
-    def signature(self, name: str, file: str) -> LiteRTSignature:
+    def signature(self, name: str, file: str) -> LiteRTSignatureGraph:
         tables = self.model.tables(ModelField.SIGNATURE_DEFS)
         by_name = {t.string(SignatureDefField.SIGNATURE_KEY) or "": t for t in tables}
         key = name if name in by_name or len(by_name) != 1 else next(iter(by_name))
@@ -134,7 +134,7 @@ class _Description:
                 _look_up(tensors, entry, index)
             return {entry.string(TensorMapField.NAME) or "": entry.integer(index) for entry in maps}
 
-        return LiteRTSignature(
+        return LiteRTSignatureGraph(
             key,
             number,
             places(table.tables(SignatureDefField.INPUTS)),
@@ -205,7 +205,7 @@ class LiteRTOperator:
 
 
 @dataclass(frozen=True)
-class LiteRTSignature:
+class LiteRTSignatureGraph:
     """Signature of a LiteRT model, and the function behind it.
 
     Attributes:
@@ -225,7 +225,7 @@ class LiteRTSignature:
     operators: Sequence[LiteRTOperator]
 
 
-def read_litert_signature(data: bytes, name: str, file: str) -> LiteRTSignature:
+def read_litert_signature(data: bytes, name: str, file: str) -> LiteRTSignatureGraph:
     """Reads the graph of a signature of a LiteRT model.
 
     Args:

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge._version import __version__
-from jax2tf_bridge.frozen_graphs import FrozenGraph, Port
+from jax2tf_bridge.frozen_graphs import FrozenGraph, GraphPort
 from jax2tf_bridge.tfjs._simplify import node_of, simplify
 
 SHARD_BYTES = 4 << 20
@@ -147,7 +147,7 @@ def _write_shards(folder: Path, number: int, contents: Sequence[bytes]) -> list[
     return names
 
 
-def _describe(tensors: Mapping[str, Port]) -> dict[str, Any]:
+def _describe(tensors: Mapping[str, GraphPort]) -> dict[str, Any]:
     return {
         name: {
             "name": port.tensor,

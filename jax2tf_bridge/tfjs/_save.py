@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from jax2tf_bridge.errors import Argument, Message, SavingError
-from jax2tf_bridge.frozen_graphs import FrozenSignature, Runtime, freeze_signatures
+from jax2tf_bridge.frozen_graphs import FrozenSignature, ModelRuntime, freeze_signatures
 from jax2tf_bridge.saving import format_signature
 from jax2tf_bridge.signatures import ServedArray, Signatures, served_text
 from jax2tf_bridge.storage import AnyPath, as_path, check_free, whole_directory
 from jax2tf_bridge.tfjs._graph_model import Quantize, write_graph_models
 from jax2tf_bridge.tfjs._operations import check_operations
 
-_RUNTIME = Runtime("TensorFlow.js", "save_tfjs")
+_RUNTIME = ModelRuntime("TensorFlow.js", "save_tfjs")
 _MODEL = "model.json"
 
 

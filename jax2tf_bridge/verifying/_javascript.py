@@ -36,7 +36,7 @@ class NodeError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Answer:
+class ProgramAnswer:
     """Answer of a program.
 
     Attributes:
@@ -63,7 +63,7 @@ def run_program(
     calls: Sequence[Mapping[str, np.ndarray]],
     folder: Path,
     environment: Mapping[str, str] | None = None,
-) -> Answer:
+) -> ProgramAnswer:
     """Runs a program with a request, and returns its answer.
 
     Args:
@@ -98,7 +98,7 @@ def run_program(
     if ended.returncode != 0:
         raise NodeError(ended.returncode, ended.stderr.strip())
     answer, data = json.loads(answered.read_text()), _data_of(answered).read_bytes()
-    return Answer(
+    return ProgramAnswer(
         answer["versions"],
         answer["load"],
         [{n: _read_array(o, data) for n, o in c["outputs"].items()} for c in answer["calls"]],

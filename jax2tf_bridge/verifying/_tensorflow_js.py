@@ -20,7 +20,7 @@ from jax2tf_bridge.errors import (
     MissingDependencyError,
     make_path_error,
 )
-from jax2tf_bridge.verifying._javascript import PROGRAM, Answer, NodeError, run_program
+from jax2tf_bridge.verifying._javascript import PROGRAM, NodeError, ProgramAnswer, run_program
 from jax2tf_bridge.verifying._locating import Step, Trace
 
 _NOT_INSTALLED = 3
@@ -86,7 +86,7 @@ class TensorFlowJs:
             name: _cast(np.asarray(inputs[name]), port["dtype"]) for name, port in ports.items()
         }
 
-    def _run(self, calls: Sequence[Mapping[str, Any]], *, is_traced: bool = False) -> Answer:
+    def _run(self, calls: Sequence[Mapping[str, Any]], *, is_traced: bool = False) -> ProgramAnswer:
         """Runs the model in a process of its own.
 
         Raises:

@@ -20,7 +20,12 @@ from jax2tf_bridge.saving import read_instructions
 
 # Private: what a report says of measurements that no machine gives twice.
 from jax2tf_bridge.serve_checking.load._plot import plot_latencies
-from jax2tf_bridge.serve_checking.load._report import Answers, LoadReport, Runtime, make_report
+from jax2tf_bridge.serve_checking.load._report import (
+    LoadReport,
+    MeasuredAnswers,
+    MeasuredRuntime,
+    make_report,
+)
 from jax2tf_bridge.serve_checking.load._requests import LoadPlan, LoadRequest, plan_load
 from jax2tf_bridge.serve_checking.load._servers import BatchCount, ServerMetrics, parse_metrics
 from tests.cli.conftest import Ok, Run
@@ -247,8 +252,8 @@ def make(
     seconds = np.array(milliseconds) / 1e3
     begins = np.cumsum([0, *seconds[:-1]])
     failures = changes.pop("failures", {})
-    answers = Answers(np.arange(len(seconds)).astype(float), begins, seconds, failures)
-    runtime = Runtime(
+    answers = MeasuredAnswers(np.arange(len(seconds)).astype(float), begins, seconds, failures)
+    runtime = MeasuredRuntime(
         **{
             "name": "TensorFlow Serving",
             "program": "/bin/server",

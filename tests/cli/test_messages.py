@@ -139,7 +139,10 @@ def _named_arguments() -> set[str]:
 
 
 # The first two are of jax.export's interface; `file` is positional; the others of from_stablehlo.
-IN_PYTHON_ALONE = {"symbolic_shape", "constraints", "file", "arguments", "results", "result_shapes"}
+IN_PYTHON_ALONE = {
+    *("symbolic_shape", "constraints", "file", "arguments", "results", "result_shapes"),
+    "precision",  # of save_coreml
+}
 
 
 def test_every_option_that_messages_name_exists(ok: Ok) -> None:

@@ -28,7 +28,8 @@ from tests.consumers.harness import (
 )
 
 if TYPE_CHECKING:
-    from jax2tf_bridge.verifying._javascript import Answer  # private: the tests read its times
+    # Private: the tests read its times.
+    from jax2tf_bridge.verifying._javascript import ProgramAnswer
 
 PROGRAM = Path(__file__).parent / "node" / "run.js"
 BUILD = Path(__file__).parent / "node" / "build.sh"
@@ -182,7 +183,7 @@ def call(
     signature: str = "serving_default",
     repeat: int = 1,
     backend: str | None = None,
-) -> Answer:
+) -> ProgramAnswer:
     """Calls a signature of a SavedModel in a process of its own.
 
     Args:

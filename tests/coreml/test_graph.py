@@ -14,9 +14,9 @@ from jax2tf_bridge import Signature
 
 # Private: coremltools, which save_coreml needs, is not in the environment of the fast tests.
 from jax2tf_bridge.coreml._graph import make_graph
-from jax2tf_bridge.frozen_graphs import Runtime, freeze_signatures
+from jax2tf_bridge.frozen_graphs import ModelRuntime, freeze_signatures
 
-RUNTIME = Runtime("Core ML", "save_coreml")
+RUNTIME = ModelRuntime("Core ML", "save_coreml")
 X = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
 SEED = np.array([3, 2**31 + 5], np.uint32)
 

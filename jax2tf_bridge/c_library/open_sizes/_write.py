@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 
 from jax2tf_bridge.c_library._interface import (
-    Array,
+    LibraryArray,
     check_identifiers,
     check_library_name,
     has_c_type,
@@ -56,8 +56,8 @@ class OpenInterface:
     function: str
     variables: tuple[str, ...]
     conditions: tuple[Comparison, ...]
-    inputs: tuple[Array, ...]
-    outputs: tuple[Array, ...]
+    inputs: tuple[LibraryArray, ...]
+    outputs: tuple[LibraryArray, ...]
     signature: str
 
 
@@ -168,10 +168,10 @@ def _conditions(portable: PortableFunction) -> tuple[str, ...]:
     return (*portable.constraints, *portable.requirements)
 
 
-def _make_array(port: Port, kind: str) -> Array:
+def _make_array(port: Port, kind: str) -> LibraryArray:
     words = re.findall(r"\w+", port.path) or ["0"]
     identifier = make_identifier("_".join([kind] * words[0].isdigit() + words))
-    return Array(port.path or "the result", identifier, port.aval.dtype, port.aval.shape)
+    return LibraryArray(port.path or "the result", identifier, port.aval.dtype, port.aval.shape)
 
 
 def _check_function(portable: PortableFunction) -> None:

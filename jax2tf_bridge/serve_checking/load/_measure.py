@@ -32,7 +32,12 @@ from jax2tf_bridge.serve_checking._tensorflow_environments import (
     show_no_step,
 )
 from jax2tf_bridge.serve_checking.load import _callers
-from jax2tf_bridge.serve_checking.load._report import Answers, LoadReport, Runtime, make_report
+from jax2tf_bridge.serve_checking.load._report import (
+    LoadReport,
+    MeasuredAnswers,
+    MeasuredRuntime,
+    make_report,
+)
 from jax2tf_bridge.serve_checking.load._requests import (
     Example,
     LoadPlan,
@@ -232,7 +237,7 @@ class _LoadTest:
     folder: Path
     step: ShowStep
 
-    def measure_server(self, program: str) -> tuple[Runtime, Answers]:
+    def measure_server(self, program: str) -> tuple[MeasuredRuntime, MeasuredAnswers]:
         """Calls TensorFlow Serving from several processes."""
         protocol = self._choose_protocol()
         server_folder = self.folder / "server"
@@ -265,7 +270,7 @@ class _LoadTest:
             peak = read_peak_memory(server.process.pid)
         joins = self.instructions.batching is not None
         name = "TensorFlow Serving"
-        return Runtime(name, program, protocol, before, metrics, peak, joins), answers
+        return MeasuredRuntime(name, program, protocol, before, metrics, peak, joins), answers
 
     def _choose_protocol(self) -> Protocol:
         has_grpc = importlib.util.find_spec("grpc") is not None
@@ -306,7 +311,9 @@ class _LoadTest:
             files[self.instructions.batching_file] = str(self.instructions.batching)
         return name, ServerCommand(program, options, variables, files)
 
-    def measure_tensorflow(self, environment: Environment) -> tuple[Runtime, Answers]:
+    def measure_tensorflow(
+        self, environment: Environment
+    ) -> tuple[MeasuredRuntime, MeasuredAnswers]:
         """Calls a session of TensorFlow from threads of its process."""
         with (self.folder / "requests.bin").open("wb") as file:
             self._write_plan(
@@ -339,7 +346,7 @@ class _LoadTest:
             peak = read_peak_memory(processes[0].pid)
         release = json.loads((self.folder / "runtime.json").read_text())["tensorflow"]
         name, program = f"TensorFlow {release}", str(environment.python)
-        return Runtime(name, program, None, before, metrics, peak), answers
+        return MeasuredRuntime(name, program, None, before, metrics, peak), answers
 
     def _write_plan(self, **plan: Any) -> None:
         plan |= {"seconds": self.options.seconds, "seed": self.options.seed}
@@ -439,7 +446,7 @@ def _end_process(process: _Process) -> None:
     process.communicate()
 
 
-def _run_callers(processes: Sequence[_Process], folder: Path) -> Answers:
+def _run_callers(processes: Sequence[_Process], folder: Path) -> MeasuredAnswers:
     """Lets the callers call; the processes stay, so that their memory can be read.
 
     Raises:
@@ -457,7 +464,7 @@ def _run_callers(processes: Sequence[_Process], folder: Path) -> Answers:
         for each in json.loads((folder / f"failures-{number}.json").read_text()):
             failures.update(each)
     requests, begins, seconds = np.concatenate(parts).T
-    return Answers(requests, begins, seconds, dict(failures.most_common()))
+    return MeasuredAnswers(requests, begins, seconds, dict(failures.most_common()))
 
 
 def _expect(process: _Process, word: str, log: Path) -> None:

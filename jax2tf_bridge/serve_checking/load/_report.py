@@ -27,7 +27,7 @@ _MIN_GAIN = 0.02
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
+class MeasuredAnswers:
     """Answered and failed requests of all callers.
 
     Attributes:
@@ -43,7 +43,7 @@ class Answers:
 
 
 @dataclass(frozen=True)
-class Runtime:
+class MeasuredRuntime:
     """Server or process that ran the model, and its counts.
 
     Attributes:
@@ -183,7 +183,11 @@ class LoadReport:
 
 
 def make_report(
-    saved_model: str, plan: LoadPlan, callers: int, runtime: Runtime, answers: Answers
+    saved_model: str,
+    plan: LoadPlan,
+    callers: int,
+    runtime: MeasuredRuntime,
+    answers: MeasuredAnswers,
 ) -> LoadReport:
     """Makes the report of a load test."""
     milliseconds = answers.seconds * 1e3
@@ -271,7 +275,7 @@ def _find_padding(
     return 1 - real / computed if buckets and computed else None
 
 
-def _list_by_bucket(plan: LoadPlan, answers: Answers) -> Iterator[BucketLoad]:
+def _list_by_bucket(plan: LoadPlan, answers: MeasuredAnswers) -> Iterator[BucketLoad]:
     by_bucket: dict[tuple[tuple[str, int], ...], list[int]] = {}
     for number, request in enumerate(plan.requests):
         bucket = _find_bucket(request.sizes, plan.buckets)
