@@ -73,15 +73,15 @@ class LoadedLibrary:
         status = new(ctypes.byref(self._handle), file)
         if status != _OK:
             raise self.make_error(status)
-        self.signatures: Mapping[str, LibraryFunction] = MappingProxyType(
-            {n: LibraryFunction(self, n, s) for n, s in description["signatures"].items()}
+        self.signatures: Mapping[str, CompiledFunction] = MappingProxyType(
+            {n: CompiledFunction(self, n, s) for n, s in description["signatures"].items()}
         )
 
-    def __getitem__(self, name: str) -> LibraryFunction:
+    def __getitem__(self, name: str) -> CompiledFunction:
         return self.signatures[name]
 
     def __call__(self, **inputs: Any) -> dict[str, np.ndarray[Any, Any]]:
-        """Calls the signature "serving_default", or the only one; see `LibraryFunction`."""
+        """Calls the signature "serving_default", or the only one; see `CompiledFunction`."""
         names = list(self.signatures)
         name = names[0] if len(names) == 1 else "serving_default"
         if name not in self.signatures:
@@ -118,7 +118,7 @@ class LoadedLibrary:
         return error
 
 
-class LibraryFunction:
+class CompiledFunction:
     """A signature of a compiled library: takes arrays by name, and returns arrays by name.
 
     Python's numbers are converted, if that changes no integer. Arrays must have the dtype of the
