@@ -221,6 +221,8 @@ def test_compiled_programs_are_dropped_before_there_are_too_many(
     monkeypatch.setitem(
         sys.modules, "jax", SimpleNamespace(clear_caches=lambda: cleared.append(True))
     )
+    # Tests before this one may have left many programs.
+    monkeypatch.setattr(compiled_programs, "_MANY", sys.maxsize)
     compiled_programs.pytest_runtest_teardown(request.node, None)
     assert cleared == []
     monkeypatch.setattr(compiled_programs, "_MANY", 1)

@@ -65,7 +65,7 @@ def _archived(folder: Path, facts: Any, layer: KerasLayer, arrays: Any) -> Itera
     given = [tf.constant(array) for array in arrays["inputs"]]
     kept = [i for i, array in enumerate(given) if not _is_key(array)]
     state: Any = layer._state
-    shapes = {path: aval.shape for path, aval in state.model.inference.inputs}
+    shapes = {path: aval.shape for path, aval in state.model.functions[0].inputs}
     inputs: list[Any] = list(given)
     for i, shape in zip(kept, shapes.values(), strict=True):
         sizes = [size if isinstance(size, int) else None for size in shape]
