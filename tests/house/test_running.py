@@ -212,7 +212,6 @@ def test_laws_are_tried_on_more_examples_before_a_release(monkeypatch: pytest.Mo
     assert f'"{THOROUGH}"' in (ROOT / "scripts" / "_commands.py").read_text()
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not compiled_programs.memory_maps(), reason="it is not known here")
 def test_compiled_programs_are_dropped_before_there_are_too_many(
     monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
