@@ -59,9 +59,20 @@ def emit_elementwise(
         ]
         result = ops.reshape(_in_wider_floats(element, function, flat), scope.sizes.shape(sizes))
         return scope.new_array(result, element, sizes)
-    tensors = [scope.compact(array) for array in operands]
-    result = _in_wider_floats(element, function, tensors)
+    result = _in_wider_floats(element, function, _make_tensors(scope, operands))
     return scope.new_array(result, element, sizes)
+
+
+def _make_tensors(scope: Scope, operands: Sequence[Array]) -> list[ops.Tensor]:
+    tensors = [scope.compact(array) for array in operands]
+    computed = [t for t, array in zip(tensors, operands, strict=True) if array.known is None]
+    if not scope.for_converters or not computed:
+        return tensors
+    for place, array in enumerate(operands):
+        numbers = _converter_integers.find_high_bits(array)
+        if numbers is not None:
+            tensors[place] = _converter_integers.compute_constant(numbers, computed[0])
+    return tensors
 
 
 def _in_wider_floats(

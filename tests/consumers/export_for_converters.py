@@ -195,11 +195,47 @@ INFINITIES = Exported("infinities", _answer_infinities)
 """Floats of which some are infinite and not selected."""
 
 
+def compute_high_bits(x: Any) -> dict[str, Any]:
+    """Computes with uint32 constants of 2**31 or more as first operands."""
+    high = jnp.uint32(0xF1234567)
+    mixed = jnp.array([3, 0xF1234567, 7], jnp.uint32)
+    return {
+        "sum": high + x,
+        "difference": high - x,
+        "product": high * x,
+        "and": high & x,
+        "or": high | x,
+        "xor": high ^ x,
+        "larger": jnp.maximum(high, x),
+        "smaller": jnp.minimum(high, x),
+        "is_less": high < x,
+        "chosen": jnp.where(x > 5, high, x),
+        "quotient": high // x,
+        "shifted": high >> (x & 7),
+        "mixed": mixed + x,
+        "key": jax.random.key_data(jax.random.fold_in(jax.random.key(x[0]), high)),
+    }
+
+
+def _answer_high_bits() -> Answered:
+    calls = [np.array([x], np.uint32) for x in (7, 0xF1234568)]
+    function = _flat(compute_high_bits)
+    answers = [([x], [*map(np.asarray, jax.jit(function)(x))]) for x in calls]
+    return Answered.of(Signature(function, args=calls[:1]), answers, 0)
+
+
+HIGH_BITS = Exported("high_bits", _answer_high_bits)
+"""Constants that converters fold wrongly, in shapes of a fixed size, where results are in place."""
+
+MORE = (INFINITIES, HIGH_BITS)
+"""Programs that are not in the table of docs/onnx-and-openvino.md."""
+
+
 def main(folder: Path, *names: str) -> None:
     """Writes those that are named, or all."""
     report = Report(folder / "export.jsonl")
     report.head({"jax": jax.__version__, "tensorflow": tf.__version__})
-    by = {each.name: each for each in (*EXPORTED, INFINITIES)}
+    by = {each.name: each for each in (*EXPORTED, *MORE)}
 
     def write(name: str) -> list[str]:
         by[name].write(folder / name)

@@ -16,7 +16,7 @@ import pytest
 
 from tests.consumers.conftest import Recorder
 from tests.consumers.exchange import Outcome
-from tests.consumers.export_for_converters import EXPORTED, INFINITIES, Exported
+from tests.consumers.export_for_converters import EXPORTED, MORE, Exported
 from tests.consumers.harness import ONNX, OPENVINO, Harness
 from tests.consumers.refused_by_converters import REFUSED
 from tests.models.exports import Named, consumed, exported, sampled
@@ -30,7 +30,15 @@ _COLUMNS = {"onnx": "tf2onnx", "openvino": "OpenVINO"}
 _MODELS = frozenset({"actor_critic", "recommender"})
 # Programs that they take soon: a loop, bfloat16, indices, and images.
 _PROGRAMS = frozenset(
-    {"gru_scan", "bf16", "segments", "conv_symbolic_image", "mlp_symbolic", "infinities"}
+    {
+        "gru_scan",
+        "bf16",
+        "segments",
+        "conv_symbolic_image",
+        "mlp_symbolic",
+        "infinities",
+        "high_bits",
+    }
 )
 _PAGE = Path(__file__).parents[2] / "docs" / "onnx-and-openvino.md"
 
@@ -64,11 +72,11 @@ def test_values_of_models_are_those_of_jax(
     record(_COLUMNS[runtime], model.name, "open", outcome.errors["open"], measures)
 
 
-@pytest.mark.parametrize(("runtime", "each"), _pairs((*EXPORTED, INFINITIES), _PROGRAMS), ids=str)
+@pytest.mark.parametrize(("runtime", "each"), _pairs((*EXPORTED, *MORE), _PROGRAMS), ids=str)
 def test_values_of_programs_are_those_of_jax(
     harness: Harness, runtime: str, each: Exported
 ) -> None:
-    every = (*EXPORTED, INFINITIES)
+    every = (*EXPORTED, *MORE)
     names = [e.name for e in every if harness.whole or e.name in _PROGRAMS]
     module = "tests.consumers.export_for_converters"
     outcome = _outcome(harness, runtime, each, "programs", module, names)

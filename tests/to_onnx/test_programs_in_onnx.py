@@ -12,7 +12,7 @@ import pytest
 
 from jax2tf_bridge import save_onnx
 from jax2tf_bridge.errors import BridgeError
-from tests.consumers.export_for_converters import EXPORTED, INFINITIES, Exported
+from tests.consumers.export_for_converters import EXPORTED, MORE, Exported
 from tests.models.comparing import compare
 from tests.to_onnx.running import parts, session
 
@@ -56,7 +56,7 @@ _EVERY = 6
 
 def _parameters() -> list[Any]:
     rows = []
-    for i, each in enumerate((*EXPORTED, INFINITIES)):
+    for i, each in enumerate((*EXPORTED, *MORE)):
         is_left_out = each.name.startswith("case-") and i % _EVERY
         mark = pytest.mark.complete if is_left_out else pytest.mark.slow
         rows.append(pytest.param(each, marks=() if each.name in _SAMPLE else mark))
@@ -74,7 +74,7 @@ def test_values_are_those_of_jax(each: Exported, tmp_path: Path) -> None:
 
 
 def test_the_sample_and_the_refused_programs_exist() -> None:
-    assert {*_SAMPLE, *REFUSED} <= {each.name for each in (*EXPORTED, INFINITIES)}
+    assert {*_SAMPLE, *REFUSED} <= {each.name for each in (*EXPORTED, *MORE)}
 
 
 @pytest.mark.checkout
