@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.coreml._loops import rewrite_loops
-from jax2tf_bridge.frozen_graphs import FrozenGraph
+from jax2tf_bridge.coreml._ranks import merge_axes
+from jax2tf_bridge.frozen_graphs import FrozenGraph, GraphPort
+from jax2tf_bridge.to_tensorflow import inline_functions
 
 _INT32 = tf.int32.as_datatype_enum
 _INTEGERS = frozenset(
@@ -32,7 +35,35 @@ def make_graph(frozen: FrozenGraph, shapes: Mapping[str, Sequence[int | None]]) 
     graph = type(frozen.graph)()
     graph.CopyFrom(frozen.graph)
     _narrow(graph)
-    rewrite_loops(graph)
+    sizes = {
+        port.tensor.partition(":")[0]: tf.TensorShape([] if port.sizes == [] else shapes[name])
+        for name, port in frozen.inputs.items()
+    }
+    narrowed = replace(frozen, graph=graph)
+    if merge_axes(graph, sizes):
+        narrowed = _inline(_import(narrowed, shapes), frozen)
+    rewrite_loops(narrowed.graph)
+    return _import(narrowed, shapes)
+
+
+def _inline(function: Any, frozen: FrozenGraph) -> FrozenGraph:
+    """Returns the graph of an imported function without calls of functions."""
+    inlined = inline_functions(function)
+    inputs, outputs = (
+        {
+            name: GraphPort(tensor.name, tensor.dtype, tensor.shape)
+            for name, tensor in zip(names, tensors, strict=True)
+        }
+        for names, tensors in (
+            (frozen.inputs, inlined.inputs),
+            (frozen.outputs, inlined.outputs),
+        )
+    )
+    return FrozenGraph(inlined.graph.as_graph_def(), inputs, outputs)
+
+
+def _import(frozen: FrozenGraph, shapes: Mapping[str, Sequence[int | None]]) -> Any:
+    """Returns a function of a signature's inputs, which computes its graph."""
 
     def call(*tensors: tf.Tensor) -> list[tf.Tensor]:
         inputs = {
@@ -40,7 +71,7 @@ def make_graph(frozen: FrozenGraph, shapes: Mapping[str, Sequence[int | None]]) 
             for port, tensor in zip(frozen.inputs.values(), tensors, strict=True)
         }
         names = [port.tensor for port in frozen.outputs.values()]
-        results = tf.graph_util.import_graph_def(graph, inputs, names, name=_SCOPE)
+        results = tf.graph_util.import_graph_def(frozen.graph, inputs, names, name=_SCOPE)
         pairs = zip(frozen.outputs, results, strict=True)
         return [tf.identity(result, name) for name, result in pairs]
 

@@ -68,6 +68,12 @@ _FREEZE = SeamName(
     "no TensorFlow.js model can be written, and verify(locate=True) cannot read the tensors of a "
     "graph: ModuleError",
 )
+_FUNCTION_TO_GRAPH = SeamName(
+    "tensorflow.python.framework.function_def_to_graph",
+    "function_def_to_graph_def",
+    "2.15 to 2.22",
+    "no Core ML package can be written: ModuleError",
+)
 _LOGICAL_DEVICES = "tensorflow.python.compiler.xla.experimental.xla_sharding"
 _TILE = SeamName(_LOGICAL_DEVICES, "tile", "2.15 to 2.22", "no tensor can be split: ShardingError")
 _REPLICATE = SeamName(
@@ -97,6 +103,7 @@ SEAM: Sequence[SeamName] = (
     _STOP_RECORDING,
     _WITHOUT_VALUE,
     _FREEZE,
+    _FUNCTION_TO_GRAPH,
 )
 LOGICAL_DEVICES_SEAM: Sequence[SeamName] = (_TILE, _REPLICATE)
 """Names that only `annotate_logical_devices` uses."""
@@ -209,6 +216,31 @@ def freeze(function: Any) -> Any:
             "can. Write TensorFlow.js models with one of these."
         )
     return convert(function, lower_control_flow=False, aggressive_inlining=True)
+
+
+def function_to_graph(
+    function: Any, arguments: Sequence[tf.TensorShape]
+) -> tuple[Any, Mapping[str, str]]:
+    """Makes the graph of a function in a graph's library.
+
+    Args:
+      function: its FunctionDef.
+      arguments: the shapes of its arguments.
+
+    Returns:
+      A GraphDef without a library, and the names of its tensors by their names in the function.
+
+    Raises:
+      ModuleError: this TF cannot do it.
+    """
+    convert = _FUNCTION_TO_GRAPH.get()
+    if convert is None:
+        raise ModuleError(
+            f"TensorFlow {tf.__version__} cannot read the functions of a graph as 2.15 to 2.22 "
+            "can. Write Core ML packages with one of these."
+        )
+    graph, names = convert(function, [*arguments])
+    return graph, names
 
 
 def pause_recording() -> AbstractContextManager[Any]:

@@ -26,8 +26,6 @@ _WITH_OPEN_SIZES = frozenset(
         "vae",
     }
 )
-_REFUSED = frozenset({"language_model"})
-"""Models that coremltools does not convert: Core ML has no arrays of 6 axes."""
 
 
 @pytest.mark.parametrize(
@@ -50,8 +48,4 @@ def test_values_are_those_of_jax(harness: Harness, sizes: str, model: Model) -> 
     command = [harness.converter_python("coreml"), "-m", "tests.models.consume_coreml", sizes]
     title = f"Core ML programs of {sizes} sizes"
     outcome = consumed(harness, title, f"coreml-{sizes}", command, exports, model)
-    if model.name in _REFUSED:
-        assert outcome.failures, f"coremltools converts {model} now"
-        assert "coremltools cannot convert the function" in str(outcome)
-    else:
-        assert not outcome.failures, str(outcome)
+    assert not outcome.failures, str(outcome)
