@@ -39,7 +39,7 @@ def compute_result_shapes(
       CallTfError: the function raised.
       ShapeError: a size of a result is neither declared nor inferred.
     """
-    known = function.known_shapes(avals, shapes)
+    known = function.find_known_shapes(avals, shapes)
     if known is not None:
         _check_variables(function, avals, known)
         return known
@@ -54,9 +54,9 @@ def compute_result_avals(function: FlatFunction, avals: Sequence[Aval]) -> list[
 
     If TensorFlow does not know a size and it is not declared, the function is compiled.
     """
-    traced = function.get_trace(avals)
-    if all(t.shape.is_fully_defined() for t in traced.results):
-        return [get_aval(t) for t in traced.results]
+    trace = function.get_trace(avals)
+    if all(t.shape.is_fully_defined() for t in trace.results):
+        return [get_aval(t) for t in trace.results]
     declared = function.options.declared
     return list(declared.avals if declared else compile_function(function, avals, "cpu").results)
 

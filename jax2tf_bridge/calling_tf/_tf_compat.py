@@ -76,7 +76,7 @@ def check_tapes_record(name: str) -> None:
     """Checks that tapes record; otherwise every gradient would be zero.
 
     Raises:
-      GradientError: `name` is differentiated while a tf.function is traced.
+      GradientError: `name` is differentiated while a tf.function is trace.
     """
     probe = tf.constant(1.0)
     with tf.GradientTape() as tape:
