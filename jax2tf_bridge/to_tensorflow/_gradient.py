@@ -93,18 +93,15 @@ class StoredGradients:
         Raises:
           GradientError, InconclusiveShapeError: the function has fewer gradients.
         """
-        self.functions: list[TracedOnce] = []
         self.order, self._name = order, portable.name
+        callees = self._callees = [_Callee(portable, constants, orders=self)]
         # If TensorFlow differentiates the operations itself, no functions are needed.
-        order = self._order = 0 if has_tensorflow_gradient(portable) else order
-        callees = [_Callee(portable, constants, orders=self)]
-        for _ in range(order):
+        for _ in range(0 if has_tensorflow_gradient(portable) else order):
             callees.append(callees[-1].vjp())
-        self._callees = callees
         self.constants = {
             constant_key(c): c.aval for callee in callees for c in callee.portable.lifted_constants
         }
-        self.functions += map(self._function, callees[1:])
+        self.functions = [self._make_function(callee) for callee in callees[1:]]
 
     def lifted_constants(self) -> dict[Key, tf.Tensor]:
         """Returns the lifted constants of all orders, in the current graph."""
@@ -116,9 +113,7 @@ class StoredGradients:
     def call(
         self, order: int, args: Sequence[tf.Tensor], known: Mapping[Key, tf.Tensor]
     ) -> list[tf.Tensor]:
-        """Calls the gradient of an order; `known` has the result of `lifted_constants()`."""
-        if order > self._order:
-            raise AssertionError("the gradient of the last order is prevented")
+        """Calls the gradient of an order; `known` is the result of `lifted_constants()`."""
         return list(self.functions[order - 1](*args, *(known[key] for key in self.constants)))
 
     def pull_back(
@@ -140,7 +135,7 @@ class StoredGradients:
     def gradient_problem(self, order: int) -> str | None:
         """Explains why the function of this order has no gradient; None if it has one."""
         is_native = has_tensorflow_gradient(self._callees[0].portable)
-        return None if is_native or order < self._order else self.end_problem(order)
+        return None if is_native or order < len(self.functions) else self.end_problem(order)
 
     def end_problem(self, order: int) -> str | None:
         """Explains why the last saved order has no gradient; None for the orders before it."""
@@ -150,21 +145,21 @@ class StoredGradients:
 
     def concrete_functions(self) -> list[Any]:
         """Traces all functions, so that they exist when TensorFlow looks for them."""
-        # Tracing one does not trace the next, which is called only for its gradient.
+        # Tracing a function does not trace the next one, which only its gradient calls.
         return [function.concrete for function in self.functions]
 
-    def _function(self, callee: _Callee) -> TracedOnce:
+    def _make_function(self, callee: _Callee) -> TracedOnce:
         signature = [
             op_spec(aval, f"An argument of {callee.portable.name}")
             for aval in (*callee.portable.in_avals, *self.constants.values())
         ]
-        first = len(callee.portable.in_avals)
+        n_args = len(callee.portable.in_avals)
 
         @opaque_to_autograph
         def vjp(*args: tf.Tensor) -> list[tf.Tensor]:
-            known = dict(zip(self.constants, args[first:], strict=True))
+            known = dict(zip(self.constants, args[n_args:], strict=True))
             return _call_named(
-                replace(callee, known=known), args[:first], self.gradient_problem(callee.order)
+                replace(callee, known=known), args[:n_args], self.gradient_problem(callee.order)
             )
 
         return TracedOnce(vjp, signature)
@@ -179,7 +174,14 @@ def has_tensorflow_gradient(portable: PortableFunction) -> bool:
 class _Callee:
     """A function to call, or the VJP of `primal`.
 
-    `known` has the tensors of lifted constants that already exist in the current graph.
+    Attributes:
+      portable: the function.
+      constants: the source of the tensors of lifted constants.
+      primal: the function whose VJP this is; None if it is no VJP.
+      order: the number of differentiations that led to it.
+      orders: the gradients that are saved with the function, if any.
+      saving: the argument of `Constants.tensors`.
+      known: the tensors of lifted constants that already exist in the current graph.
     """
 
     portable: PortableFunction
@@ -227,7 +229,6 @@ class _Callee:
         return (*self.primal.paths(), *cotangents)
 
     def vjp(self) -> _Callee:
-        """Returns the VJP of this function."""
         return replace(self, portable=self.portable.vjp(), primal=self, order=self.order + 1)
 
 
@@ -263,9 +264,9 @@ def _call_differentiable(callee: _Callee, args: Sequence[tf.Tensor]) -> list[tf.
     @tf.custom_gradient
     def call(*inputs: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., Any]]:
         primals, constants = inputs[: len(args)], inputs[len(args) :]
-        inside = replace(callee, known=dict(zip(lifted, constants, strict=True)))
+        inner_callee = replace(callee, known=dict(zip(lifted, constants, strict=True)))
         with _tf_compat.pause_recording():
-            results = inside.call(primals)
+            results = inner_callee.call(primals)
 
         @opaque_to_autograph
         def gradient(*cotangents: tf.Tensor | None, variables: Any = None) -> list[Any]:
@@ -277,7 +278,7 @@ def _call_differentiable(callee: _Callee, args: Sequence[tf.Tensor]) -> list[tf.
             if _tf_compat.is_tracing_gradient_to_save():
                 _tf_compat.find_inputs_by_identity(inputs)
             with tf.name_scope("jax2tf_vjp"):
-                arg_cotangents = _pull_back(inside, primals, results, cotangents)
+                arg_cotangents = _pull_back(inner_callee, primals, results, cotangents)
                 return [*arg_cotangents, *(None for _ in constants)]
 
         return results, gradient
@@ -312,13 +313,15 @@ def _pull_back(
 def _call_vjp(callee: _Callee, args: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     portable, vjp = callee.portable, callee.vjp()
     check_versions(vjp.portable)
-    own = frozenset(map(constant_key, portable.lifted_constants))
+    primal_keys = frozenset(map(constant_key, portable.lifted_constants))
     if not _tf_compat.is_tracing_gradient_to_save():
         # The gradient of a branch or loop cannot capture constants that only the VJP has.
-        return _call_named(replace(vjp, saving=own) if _is_nested() else vjp, args, None)
+        return _call_named(replace(vjp, saving=primal_keys) if _is_nested() else vjp, args, None)
     # TF saves the gradients of the functions that it holds, but not the gradients of gradients.
     not_saved = _NOT_SAVED.format(name=portable.name, vjp=vjp.portable.name)
-    return _call_named(replace(vjp, saving=own), args, vjp.portable.gradient_problem() or not_saved)
+    return _call_named(
+        replace(vjp, saving=primal_keys), args, vjp.portable.gradient_problem() or not_saved
+    )
 
 
 def _is_nested() -> bool:

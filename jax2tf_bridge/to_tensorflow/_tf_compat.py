@@ -108,17 +108,17 @@ def inline_functions(function: Any) -> Any:
     Raises:
       ModuleError: the installed TensorFlow cannot do this.
     """
-    freeze = _FREEZE.get()
-    if freeze is None:
+    convert = _FREEZE.get()
+    if convert is None:
         raise ModuleError(
             f"TensorFlow {tf.__version__} cannot inline the functions of a graph, which "
             "locate needs. Use a release from 2.15 to 2.22."
         )
-    return freeze(function, lower_control_flow=False)
+    return convert(function, lower_control_flow=False)
 
 
 def call_module(args: Sequence[Any], attributes: Mapping[str, Any]) -> list[Any]:
-    """Adds an XlaCallModule op on `args`, without the attributes that this TF does not know.
+    """Adds an XlaCallModule op on `args`; attributes that this TF does not know are left out.
 
     Raises:
       ModuleError: this TF has no XlaCallModule.
@@ -128,7 +128,7 @@ def call_module(args: Sequence[Any], attributes: Mapping[str, Any]) -> list[Any]
         raise ModuleError(
             f"TensorFlow {tf.__version__} has no XlaCallModule op. Use TensorFlow 2.15 or newer."
         )
-    known = _parameters(op)
+    known = _list_parameters(op)
     results = op(args, **{k: v for k, v in attributes.items() if k in known})
     return list(results)
 
@@ -236,7 +236,7 @@ def make_uninitialized_variable(
 
 
 @functools.lru_cache(maxsize=1)
-def _parameters(op: Any) -> frozenset[str]:
+def _list_parameters(op: Any) -> frozenset[str]:
     return frozenset(inspect.signature(op).parameters)
 
 
@@ -296,7 +296,7 @@ class _IdentityIndexedList(list[Any]):
         if bounds or not isinstance(value, tf.Tensor):
             return super().index(value, *bounds)
         places: dict[int, int] = getattr(self, "places", {})
-        if len(places) != len(self):
+        if len(places) != len(self):  # the list has grown since the last call
             places = self.places = {id(tensor): i for i, tensor in enumerate(self)}
         place = places.get(id(value))
         if place is None or self[place] is not value:
