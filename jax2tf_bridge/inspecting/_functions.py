@@ -348,7 +348,7 @@ def format_table(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
         yield f"{title + ':':{width}} {text}"
 
 
-def summary(portable: PortableFunction) -> str:
+def summarize_function(portable: PortableFunction) -> str:
     """Describes a portable function in one line."""
     arguments = [f"{p}: {a}" for p, a in zip(portable.in_paths(), portable.in_avals, strict=True)]
     results = [str(aval) for aval in portable.out_avals]

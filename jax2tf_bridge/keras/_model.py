@@ -46,7 +46,7 @@ from jax2tf_bridge.to_tensorflow import (
     op_dtype,
 )
 
-Value = Callable[[], np.ndarray]
+ReadValue = Callable[[], np.ndarray]
 """Reads the initial value of a weight."""
 
 
@@ -66,7 +66,7 @@ class LayerWeight:
     shape: tuple[int, ...]
     dtype: str
     trainable: bool
-    value: Value | None
+    value: ReadValue | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +93,7 @@ class LayerModel:
         mutable: Sequence[str],
         leaves: Sequence[WeightLeaf],
         trainable: Callable[[WeightLeaf], bool],
-        constant_value: Callable[[PortableFunction, LiftedConstant], Value | None],
+        constant_value: Callable[[PortableFunction, LiftedConstant], ReadValue | None],
     ) -> LayerModel:
         """Joins functions and weights.
 
@@ -114,11 +114,12 @@ class LayerModel:
         )
         updated = _find_updated(functions, mutable, by_name)
         constants: dict[Key, LayerWeight] = {}
-        taken = set(by_name)
-        for portable in (p for function in functions for p in _make_gradients(function.portable)):
+        used_names = set(by_name)
+        portables = [p for function in functions for p in _collect_gradients(function.portable)]
+        for portable in portables:
             for constant in portable.lifted_constants:
                 if (key := constant_key(constant)) not in constants:
-                    name = _make_unique(f"constants/{constant.name or 'constant'}", taken)
+                    name = _make_unique(f"constants/{constant.name or 'constant'}", used_names)
                     value = constant_value(portable, constant)
                     constants[key] = _make_constant(portable, constant, name, value)
         return LayerModel(
@@ -168,7 +169,7 @@ def count_gradient_orders(portable: PortableFunction) -> int:
         return 0
 
 
-def _make_gradients(portable: PortableFunction) -> list[PortableFunction]:
+def _collect_gradients(portable: PortableFunction) -> list[PortableFunction]:
     portables = [portable]
     for _ in range(count_gradient_orders(portable)):
         portables.append(portables[-1].vjp())
@@ -180,10 +181,10 @@ def _make_gradients(portable: PortableFunction) -> list[PortableFunction]:
 def _group_by_name(leaves: Sequence[WeightLeaf]) -> dict[str, WeightLeaf]:
     by_name: dict[str, WeightLeaf] = {}
     for leaf in leaves:
-        known = by_name.setdefault(leaf.name, leaf)
-        if (known.aval.op_shape, known.aval.op_dtype) != (leaf.aval.op_shape, leaf.aval.op_dtype):
+        first = by_name.setdefault(leaf.name, leaf)
+        if (first.aval.op_shape, first.aval.op_dtype) != (leaf.aval.op_shape, leaf.aval.op_dtype):
             raise LayerError(
-                f"The weight {leaf.name} is {known.aval} for one of the two functions, and "
+                f"The weight {leaf.name} is {first.aval} for one of the two functions, and "
                 f"{leaf.aval} for the other. Export both for the same params."
             )
     return by_name
@@ -202,18 +203,18 @@ def _make_weight(leaf: WeightLeaf, trainable: bool) -> LayerWeight:
 
 
 def _make_constant(
-    portable: PortableFunction, constant: LiftedConstant, name: str, value: Value | None
+    portable: PortableFunction, constant: LiftedConstant, name: str, value: ReadValue | None
 ) -> LayerWeight:
     dtype = op_dtype(constant.aval, f"The array {name} that {portable.name} captured")
     return LayerWeight(name, constant.aval.known_op_shape, dtype.name, False, value)
 
 
-def _make_unique(name: str, taken: set[str]) -> str:
+def _make_unique(name: str, used_names: set[str]) -> str:
     unique, number = name, 0
-    while unique in taken:
+    while unique in used_names:
         number += 1
         unique = f"{name}_{number}"
-    taken.add(unique)
+    used_names.add(unique)
     return unique
 
 
@@ -300,21 +301,22 @@ class LayerOptions:
         check_prefixes(names, True if self.trainable is None else self.trainable)
         check_prefixes(names, self.mutable, "mutable")
 
-    def check_shapes_left_out(self, source: str) -> None:
+    def refuse_shape_options(self, source: str) -> None:
         """Rejects shape options for functions that are already exported.
 
         Raises:
           LayerError: the user passed a shape option.
         """
-        is_passed = {
-            "polymorphic_shapes": self.polymorphic_shapes is not None,
-            "polymorphic_constraints": self.polymorphic_constraints is not AUTO,
-        }
-        for argument in (name for name, passed in is_passed.items() if passed):
-            raise LayerError(
-                f"{argument} is for a JAX function, and {source} has the sizes that it was "
-                "exported with. Leave it out, or pass it to export."
-            )
+        if self.polymorphic_shapes is not None:
+            argument = "polymorphic_shapes"
+        elif self.polymorphic_constraints is not AUTO:
+            argument = "polymorphic_constraints"
+        else:
+            return
+        raise LayerError(
+            f"{argument} is for a JAX function, and {source} has the sizes that it was exported "
+            "with. Leave it out, or pass it to export."
+        )
 
     def check(self, model: LayerModel, source: str, advice: str) -> LayerModel:
         """Rejects a layer that `fit` would not change, unless the user passed `trainable`.
@@ -364,7 +366,7 @@ def _copy_leaf(leaf: WeightLeaf) -> WeightLeaf:
     return WeightLeaf(leaf.path, leaf.name, leaf.aval, np.array(leaf.value))
 
 
-def _make_array_reader(portable: PortableFunction, constant: LiftedConstant) -> Value:
+def _make_array_reader(portable: PortableFunction, constant: LiftedConstant) -> ReadValue:
     array = constant_array(portable, constant)
     return lambda: array
 

@@ -128,7 +128,7 @@ class SignatureEntry:
         return {name: number_of(text) for name, text in self.pad_values.items()}
 
     def only_buckets(self) -> dict[str, tuple[int, ...]]:
-        """Returns the buckets of the variables whose padding was not checked."""
+        """Returns the buckets of unchecked variables, the only sizes whose results are promised."""
         buckets = self.buckets or {}
         return {v: buckets[v] for v in self.unchecked_padding if v in buckets}
 
@@ -189,7 +189,7 @@ class Sidecar:
     variables: tuple[VariableEntry, ...] = ()
     constants: tuple[ConstantEntry, ...] = ()
 
-    def updated_variables(self) -> list[VariableEntry]:
+    def list_updated_variables(self) -> list[VariableEntry]:
         """Lists the weights that calls of signatures change."""
         paths = {path for entry in self.signatures.values() for path in entry.updates.values()}
         return [variable for variable in self.variables if variable.path in paths]
@@ -210,7 +210,7 @@ def write_sidecar(
       SerializationError: a function cannot be written, or has too few VJPs.
       OSError: a file cannot be written.
     """
-    files = _file_names(sidecar.signatures)
+    files = _choose_file_names(sidecar.signatures)
     try:
         text = _encode(sidecar, files)
         decoded, _ = _decode(JsonValue.of(text))
@@ -262,26 +262,31 @@ def read_sidecar(folder: AnyPath) -> tuple[Sidecar, Mapping[str, PortableFunctio
 
 def needs_x64(portables: Mapping[str, PortableFunction]) -> bool:
     """Returns whether an argument or a result has a dtype that needs jax_enable_x64."""
-    avals = [aval for each in portables.values() for aval in (*each.in_avals, *each.out_avals)]
-    return any(aval.dtype in NEED_X64 for aval in avals)
+    return any(
+        aval.dtype in NEED_X64
+        for portable in portables.values()
+        for aval in (*portable.in_avals, *portable.out_avals)
+    )
 
 
 def read_sidecar_facts(folder: AnyPath) -> tuple[Mapping[str, object], str | None]:
-    """Reads the JSON of a sidecar without checking it; returns its facts, and a problem or None.
+    """Reads the JSON of a sidecar without checking its fields.
 
-    The facts are empty if the sidecar is missing or is not JSON.
+    Returns:
+      The facts, which are empty if the sidecar is missing or cannot be read; and the reason why it
+      cannot be read, or None.
     """
     file = folder / SIDECAR
     if not file.exists():
         return {}, None
     try:
-        facts = read_json(file, _MAX_SIDECAR_BYTES)
-        return {name: place.value for name, place in facts.items()}, None
+        root = read_json(file, _MAX_SIDECAR_BYTES)
+        return {name: place.value for name, place in root.items()}, None
     except JsonProblem as e:
         return {}, str(e)
 
 
-def _file_names(signatures: Iterable[str]) -> dict[str, str]:
+def _choose_file_names(signatures: Iterable[str]) -> dict[str, str]:
     """Chooses a file name for each signature, close to the signature's name."""
     names: dict[str, str] = {}
     taken: set[str] = set()
@@ -386,7 +391,7 @@ def _decode(root: JsonValue) -> tuple[Sidecar, dict[str, str]]:
 
 _SIGNATURE_FIELDS = ("record", "inputs", "outputs", "takes_params", "vjp_order", "buckets")
 # Maps fields to the format that added them, and their value for older formats.
-_ADDED: Mapping[str, tuple[int, Any]] = {
+_ADDED_FIELDS: Mapping[str, tuple[int, Any]] = {
     "masks": (2, {}),
     "unchecked_padding": (2, []),
     "pad_values": (3, {}),
@@ -397,14 +402,14 @@ _ADDED: Mapping[str, tuple[int, Any]] = {
 
 
 def _decode_signature(place: JsonValue, version: int) -> tuple[SignatureEntry, str]:
-    there = [name for name, (since, _) in _ADDED.items() if version >= since]
+    present = [name for name, (since, _) in _ADDED_FIELDS.items() if version >= since]
     portable, inputs, outputs, takes_params, vjp_order, buckets, *rest = place.fields(
-        *_SIGNATURE_FIELDS, *there
+        *_SIGNATURE_FIELDS, *present
     )
-    defaults = {name: JsonValue(value, "") for name, (_, value) in _ADDED.items()}
+    defaults = {name: JsonValue(value, "") for name, (_, value) in _ADDED_FIELDS.items()}
     masks, unchecked, pad_values, any_padding, batching, updates = {
         **defaults,
-        **dict(zip(there, rest, strict=True)),
+        **dict(zip(present, rest, strict=True)),
     }.values()
     file = portable.text()
     if not FILE_NAME.fullmatch(file):
@@ -475,17 +480,17 @@ def _check_unique(subject: str, texts: Iterable[str]) -> None:
         seen.add(text)
 
 
-def bucket_texts(buckets: Mapping[str, Iterable[int]]) -> list[str]:
+def format_buckets(buckets: Mapping[str, Iterable[int]]) -> list[str]:
     """Describes the buckets of a signature.
 
-    >>> bucket_texts({"b": (1, 8), "n": (128,)})
+    >>> format_buckets({"b": (1, 8), "n": (128,)})
     ['buckets b 1, 8; n 128']
     """
     texts = (f"{name} {', '.join(map(str, sizes))}" for name, sizes in buckets.items())
     return [f"buckets {'; '.join(texts)}"] if buckets else []
 
 
-def padding_texts(
+def format_padding(
     pad_values: Mapping[str, str],
     masks: Iterable[str],
     unchecked: Iterable[str],
@@ -500,11 +505,11 @@ def padding_texts(
       unchecked: the variables whose padding was not checked.
       joins_requests: whether the rows of several requests are padded together.
 
-    >>> padding_texts({"ids": "1"}, ["mask"], ["n"])
+    >>> format_padding({"ids": "1"}, ["mask"], ["n"])
     ['ids padded with 1', 'mask filled by the buckets', 'not checked: padding of n']
     """
     texts = [f"{name} padded with {value}" for name, value in pad_values.items()]
-    filled, not_tried = ", ".join(masks), ", ".join(unchecked)
-    texts += [f"{filled} filled by the buckets"] if filled else []
-    texts += [f"not checked: padding of {not_tried}"] if not_tried else []
+    mask_names, variables = ", ".join(masks), ", ".join(unchecked)
+    texts += [f"{mask_names} filled by the buckets"] if mask_names else []
+    texts += [f"not checked: padding of {variables}"] if variables else []
     return texts + (["joins concurrent requests"] if joins_requests else [])
