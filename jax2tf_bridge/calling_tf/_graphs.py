@@ -44,16 +44,16 @@ class _SizeChecks:
         Raises:
           ShapeError: a size does not follow from the sizes of the arguments.
         """
-        known = result.shape
+        shape = result.shape
         rank = len(aval.shape)
-        if known.rank is None:
+        if shape.rank is None:
             with tf.control_dependencies([self._check(tf.rank(result), rank, i, "rank")]):
                 result = tf.ensure_shape(result, [None] * rank)
-            known = result.shape
+            shape = result.shape
         checks = [
             self._check(tf.shape(result)[axis], self._expect_size(size, i), i, f"size_{axis}")
             for axis, size in enumerate(aval.shape)
-            if known[axis] is None
+            if shape[axis] is None
         ]
         with tf.control_dependencies(checks):
             return tf.identity(result)
@@ -384,8 +384,8 @@ class _Rewriter:
 
     def _rewrite_read(self, scope: _GraphScope, node: Any, value: _Value) -> None:
         old = node.op
-        node.op, attribute, removed = _READS[old]
-        for key in removed:
+        node.op, attribute, old_attributes = _READS[old]
+        for key in old_attributes:
             node.attr.pop(key, None)
         node.attr[attribute].type = value[0]
         if scope.is_function and old in _OUTPUT_NAMES:

@@ -51,7 +51,7 @@ def describe_saved_model(contents: SavedModelContents) -> dict[str, Any]:
     signatures = [e for e in contents.entries if e.is_signature]
     methods = [e for e in contents.entries if not e.is_signature]
     sidecar = get_sidecar_signatures(contents)
-    own = contents.tensorflow if beside.own_operations else None
+    writer = contents.tensorflow if beside.own_operations else None
     warm_up = contents.warm_up
     return {
         "schema": SCHEMA,
@@ -67,8 +67,8 @@ def describe_saved_model(contents: SavedModelContents) -> dict[str, Any]:
             {"severity": f.severity, "text": f.text, "remedy": f.remedy, "modules": list(f.modules)}
             for f in list_findings(contents, modules, beside)
         ],
-        "tensorflow": _find_releases([m for m in modules if not m.order], own),
-        "tensorflow_for_gradients": _find_releases([m for m in modules if m.order], own),
+        "tensorflow": _find_releases([m for m in modules if not m.order], writer),
+        "tensorflow_for_gradients": _find_releases([m for m in modules if m.order], writer),
         "platforms": _find_platforms(modules),
         "signatures": [
             _describe_signature(e, sidecar.get(e.name, {}), beside.own_operations.get(e.name))
@@ -131,18 +131,18 @@ def _find_platforms(modules: Sequence[ModuleContents]) -> list[str]:
 
 
 def _describe_signature(
-    entry: EntryPoint, sidecar_entry: Mapping[str, object], own: PortableFunction | None
+    entry: EntryPoint, sidecar_entry: Mapping[str, object], own_function: PortableFunction | None
 ) -> dict[str, Any]:
-    """Describes a signature; `own` is its function if it runs as TensorFlow's own operations."""
+    """Describes a signature; `own_function` is its function if it runs without XLA."""
     facts = _describe_entry(entry)
-    if own is not None and facts["gradient"] is None:
-        orders = len(collect_vjps(own, None, MAX_GRADIENT_ORDERS)) - 1
+    if own_function is not None and facts["gradient"] is None:
+        orders = len(collect_vjps(own_function, None, MAX_GRADIENT_ORDERS)) - 1
         facts["gradient"] = {"orders": orders, "then": "", "left_out": False}
     return {
         **facts,
-        "own_operations": own is not None,
-        "own_gradient": own is not None
-        and own.tensorflow_differentiates
+        "own_operations": own_function is not None,
+        "own_gradient": own_function is not None
+        and own_function.tensorflow_differentiates
         and not entry.joins_requests,
         "inputs": [
             {**_describe_port(p, sidecar_entry.get("inputs")), "has_default": p.has_default}

@@ -261,8 +261,8 @@ class JaxFunction:
 
     def _assign_inputs(self, layer: str, inputs: Any) -> Mapping[str, Any]:
         parameters = self._get_parameters()
-        named = [name for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY]
-        names = [n for n in (*self._list_positional(), *named) if n not in (TRAINING, KEY)]
+        keyword_only = [name for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY]
+        names = [n for n in (*self._list_positional(), *keyword_only) if n not in (TRAINING, KEY)]
         required = [n for n in names if parameters[n].default is inspect.Parameter.empty]
         if isinstance(inputs, Mapping) and set(required) <= inputs.keys() <= set(names):
             return inputs

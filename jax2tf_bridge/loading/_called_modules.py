@@ -64,7 +64,7 @@ def bind_module(call: ModuleCall, name: str, variables: Mapping[str, str]) -> Bo
 
 
 def _read_module(
-    call: ModuleCall, name: str, kept: tuple[int, ...], labels: tuple[str, ...]
+    call: ModuleCall, name: str, kept_arguments: tuple[int, ...], labels: tuple[str, ...]
 ) -> CallableModule:
     node = read_module_call(0, call.scope.body.name, call.node)
     if node.has_tokens:
@@ -79,14 +79,14 @@ def _read_module(
         bytes(node.module),
         node.platforms or ("cpu",),
         node.calling_convention_version,
-        kept,
+        kept_arguments,
         labels,
     )
     ins, outs = callee.read_types()
-    if len(ins) != len(kept) or len(outs) != len(node.results):
+    if len(ins) != len(kept_arguments) or len(outs) != len(node.results):
         raise NotCallableError(
-            f"the operation {call.place} has {len(kept)} inputs and {len(node.results)} results, "
-            f"and its module {len(ins)} and {len(outs)}"
+            f"the operation {call.place} has {len(kept_arguments)} inputs and "
+            f"{len(node.results)} results, and its module {len(ins)} and {len(outs)}"
         )
     return callee
 

@@ -110,15 +110,15 @@ class LoadedFunction:
         """Computes the masks' shapes from the other shapes; they are symbolic while JAX exports."""
         avals = [aval for path, aval in self._iter_inputs() if path not in self.masks]
         sizes: dict[str, Any] = {}
-        known: list[list[int | None]] = []
+        known_sizes: list[list[int | None]] = []
         for aval, leaf in zip(avals, leaves, strict=True):
             shape = np.shape(leaf)
             if len(aval.shape) != len(shape):  # check_arrays reports this later
-                known.append([None] * len(aval.shape))
+                known_sizes.append([None] * len(aval.shape))
                 continue
-            known.append([size if isinstance(size, int) else None for size in shape])
+            known_sizes.append([size if isinstance(size, int) else None for size in shape])
             sizes |= dict(zip(map(str, aval.shape), shape, strict=True))
-        variables = solve_dimensions([aval.shape for aval in avals], known)
+        variables = solve_dimensions([aval.shape for aval in avals], known_sizes)
 
         def compute_size(mask: str, dimension: Dim) -> Any:
             if isinstance(dimension, int):

@@ -201,10 +201,10 @@ def _read_constant(node: Node) -> jax.Array:
 
 def _check_dtype(name: str, user: str) -> None:
     try:
-        known = None if find_dtype(name) is None else jnp.dtype(name)
+        dtype = None if find_dtype(name) is None else jnp.dtype(name)
     except TypeError:
-        known = None
-    if known is None:
+        dtype = None
+    if dtype is None:
         raise NotCallableError(
             f"it needs {user}, whose dtype is {name}, and JAX has no such arrays"
         )

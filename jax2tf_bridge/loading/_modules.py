@@ -44,7 +44,7 @@ class CallableModule:
       module: the portable artifact.
       platforms: the platforms that it was lowered for, by JAX's names.
       convention: the version of the calling convention.
-      kept: the indices of the flat arguments that the module takes.
+      kept_arguments: the indices of the flat arguments that the module takes.
       labels: the names of the flat arguments in error messages.
       gradient: the VJP, or None for the reason in `gradient_missing`.
       gradient_missing: the reason why there is no VJP.
@@ -54,7 +54,7 @@ class CallableModule:
     module: bytes
     platforms: tuple[str, ...]
     convention: int
-    kept: tuple[int, ...]
+    kept_arguments: tuple[int, ...]
     labels: tuple[str, ...]
     gradient: CallableModule | None = None
     gradient_missing: str = ""
@@ -81,7 +81,7 @@ class CallableModule:
           ShapeError: the module does not take these arguments.
           ModuleError: the installed JAX cannot read the module.
         """
-        module_avals = [avals[i] for i in self.kept]
+        module_avals = [avals[i] for i in self.kept_arguments]
         module, version, types = _refine(self, module_avals)
         module_outs = [_parse_type(text) for text in types]
         outs = module_outs if results is None else _check_gradient_types(module_outs, results)
@@ -91,7 +91,7 @@ class CallableModule:
                 module,
                 version,
                 self.convention,
-                kept_arguments=self.kept,
+                kept_arguments=self.kept_arguments,
                 platforms=self.platforms,
                 uses_shape_polymorphism=True,  # lets XLA fold values that depend on sizes
             ),
@@ -128,7 +128,7 @@ class ModuleFunction:
         Raises:
           ShapeError, DTypeError: the arguments do not fit.
         """
-        kept_args = [args[place] for place in self._callee.kept]
+        kept_args = [args[place] for place in self._callee.kept_arguments]
         check_arrays(self._callee.name, self._list_expected(), kept_args)
         avals = tuple(_make_aval(arg) for arg in args)
         with self._lock:
@@ -140,7 +140,7 @@ class ModuleFunction:
         return function.call_on_leaves(args)
 
     def _list_expected(self) -> Iterator[tuple[str, list[object], str]]:
-        for place, text in zip(self._callee.kept, self._ins, strict=True):
+        for place, text in zip(self._callee.kept_arguments, self._ins, strict=True):
             sizes, dtype = _split_type(text)
             yield self._callee.labels[place], [s if s == "?" else int(s) for s in sizes], dtype
 
@@ -178,7 +178,8 @@ def _refine(
             _check_assertions(module)
         except _MisfitError as e:
             arguments = ", ".join(
-                f"{callee.labels[i]}: {aval}" for i, aval in zip(callee.kept, avals, strict=True)
+                f"{callee.labels[i]}: {aval}"
+                for i, aval in zip(callee.kept_arguments, avals, strict=True)
             )
             raise ShapeError(
                 f"{callee.name} cannot be run on these shapes and dtypes: {arguments}. "

@@ -156,8 +156,8 @@ def read_saved_model(
 def _sort_ports(entry: EntryPoint, sidecar: Mapping[str, object]) -> EntryPoint:
     """Orders inputs and outputs as the sidecar does; saved_model.pb does not store an order."""
     signatures = sidecar.get("signatures")
-    known = signatures.get(entry.name) if isinstance(signatures, dict) else None
-    if not entry.is_signature or not isinstance(known, dict):
+    sidecar_entry = signatures.get(entry.name) if isinstance(signatures, dict) else None
+    if not entry.is_signature or not isinstance(sidecar_entry, dict):
         return entry
 
     def order(ports: tuple[SignaturePort, ...], names: object) -> tuple[SignaturePort, ...]:
@@ -168,8 +168,8 @@ def _sort_ports(entry: EntryPoint, sidecar: Mapping[str, object]) -> EntryPoint:
 
     return replace(
         entry,
-        inputs=order(entry.inputs, known.get("inputs")),
-        outputs=order(entry.outputs, known.get("outputs")),
+        inputs=order(entry.inputs, sidecar_entry.get("inputs")),
+        outputs=order(entry.outputs, sidecar_entry.get("outputs")),
     )
 
 

@@ -289,14 +289,14 @@ def read_sidecar_facts(folder: AnyPath) -> tuple[Mapping[str, object], str | Non
 def _choose_file_names(signatures: Iterable[str]) -> dict[str, str]:
     """Chooses a file name for each signature, close to the signature's name."""
     names: dict[str, str] = {}
-    taken: set[str] = set()
+    used_names: set[str] = set()
     for signature in sorted(signatures):
         plain = unique = re.sub(r"[^A-Za-z0-9_-]+", "_", signature)[:64] or "_"
         number = 1
-        while unique.lower() in taken:  # some file systems ignore case
+        while unique.lower() in used_names:  # some file systems ignore case
             number += 1
             unique = f"{plain}_{number}"
-        taken.add(unique.lower())
+        used_names.add(unique.lower())
         names[signature] = f"{unique}.jaxfn"
     return names
 
@@ -340,7 +340,7 @@ def _find_record(folder: AnyPath, name: str) -> AnyPath:
 
 
 def _check_functions(sidecar: Sidecar, portables: Mapping[str, PortableFunction]) -> None:
-    known = {(c.digest, c.dtype, c.shape) for c in sidecar.constants}
+    constants = {(c.digest, c.dtype, c.shape) for c in sidecar.constants}
     for name, portable in portables.items():
         order = sidecar.signatures[name].vjp_order
         functions = collect_vjps(portable, None, MAX_GRADIENT_ORDERS)[: order + 1]
@@ -351,7 +351,7 @@ def _check_functions(sidecar: Sidecar, portables: Mapping[str, PortableFunction]
             )
         for constant in chain.from_iterable(f.lifted_constants for f in functions):
             aval = constant.aval
-            if (constant.digest, aval.dtype, aval.shape) not in known:
+            if (constant.digest, aval.dtype, aval.shape) not in constants:
                 raise JsonProblem(
                     f"the function of the signature {name!r:.80} has the lifted constant "
                     f"{constant.name!r:.80}, {aval!s:.80}, with the digest {constant.digest}, "
@@ -377,10 +377,10 @@ def _decode(root: JsonValue) -> tuple[Sidecar, dict[str, str]]:
         constants=tuple(map(_decode_constant, constants.elements())),
     )
     _check_unique("variables: the name", [v.name for v in sidecar.variables])
-    known = {v.path for v in sidecar.variables}
+    weight_paths = {v.path for v in sidecar.variables}
     for name, entry in entries.items():
         _check_unique(f"signatures.{name:.80}.updates: the weight", entry.updates.values())
-        if unknown := set(entry.updates.values()) - known:
+        if unknown := set(entry.updates.values()) - weight_paths:
             raise JsonProblem(
                 f"the signature {name!r:.80} updates {min(unknown)!r:.80}, which is not a weight"
             )

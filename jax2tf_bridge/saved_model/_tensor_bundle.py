@@ -211,14 +211,14 @@ def _iterate_entries(block: ProtoMessage) -> Iterator[tuple[bytes, ProtoMessage]
     while at < end:
         begin = at
         shared, at = block.varint(at, end)
-        own, at = block.varint(at, end)
+        rest, at = block.varint(at, end)
         size, at = block.varint(at, end)
-        if shared > len(key) or own + size > end - at:
+        if shared > len(key) or rest + size > end - at:
             raise block.error(begin, "an entry is longer than its block")
-        if shared + own > _MAX_NAME_BYTES:
+        if shared + rest > _MAX_NAME_BYTES:
             raise block.error(begin, "a name is longer than any that TensorFlow writes")
-        key = key[:shared] + block.data[at : at + own]
-        at += own
+        key = key[:shared] + block.data[at : at + rest]
+        at += rest
         yield key, ProtoMessage(block.data, "the entry of a variable", block.file, at, at + size)
         at += size
 

@@ -72,8 +72,8 @@ class Guards:
             # TensorFlow would infer the rank from the number of results, and drop the guard.
             with tf.control_dependencies(self.last):
                 return [shape[axis] for axis in range(rank)], shape
-        known, sizes = static_shape(tensor), tf.unstack(shape)
-        return [s if k is None else k for k, s in zip(known, sizes, strict=True)], shape
+        static_sizes, sizes = static_shape(tensor), tf.unstack(shape)
+        return [s if k is None else k for k, s in zip(static_sizes, sizes, strict=True)], shape
 
     def require(
         self, comparison: ComparisonOperator, left: Any, right: Any, message: Sequence[Any]
@@ -118,7 +118,7 @@ _MAX_SHOWN = 10**30
 
 
 def check_result_sizes(
-    name: str, results: Shapes, arguments: Shapes, known: Sequence[Sequence[int | None]]
+    name: str, results: Shapes, arguments: Shapes, known_sizes: Sequence[Sequence[int | None]]
 ) -> None:
     """Raises if a known size is so large that the module would compute another one.
 
@@ -126,12 +126,12 @@ def check_result_sizes(
       name: the name of the function, for messages.
       results: the shapes of its results in the portable function.
       arguments: the shapes of its arguments.
-      known: the sizes of the results, None for each unknown size.
+      known_sizes: the sizes of the results, None for each unknown size.
 
     Raises:
       ShapeError: a size does not fit into 32 bits.
     """
-    for i, (shape, sizes) in enumerate(zip(results, known, strict=True)):
+    for i, (shape, sizes) in enumerate(zip(results, known_sizes, strict=True)):
         for dimension, size in zip(shape, sizes, strict=True):
             if size is None or size < _MIN_WRAPPING_SIZE:
                 continue

@@ -64,10 +64,10 @@ class ShapeContract:
 
     def plan(self, sizes: Sequence[Sequence[Any]]) -> Plan:
         """Returns the plan that computes the variables from the sizes, preferring known sizes."""
-        known = tuple(tuple(isinstance(size, int) for size in row) for row in sizes)
-        plan = self.plans.get(known)
+        is_known = tuple(tuple(isinstance(size, int) for size in row) for row in sizes)
+        plan = self.plans.get(is_known)
         if plan is None:
-            plan = self.plans[known] = make_plan(self.shapes, sizes, self.comparisons())
+            plan = self.plans[is_known] = make_plan(self.shapes, sizes, self.comparisons())
         return plan
 
     def format_subject(self, comparison: Comparison | None = None) -> str:
@@ -86,10 +86,10 @@ def _make_contract(
     constraints: tuple[str, ...],
     requirements: tuple[str, ...],
 ) -> ShapeContract:
-    own = SymbolicScope(constraints, check=False).constraints
-    needed = SymbolicScope(requirements, check=False).constraints
-    algebra = SizeAlgebra(choose_size_dtype(shapes, (*own, *needed)))
-    return ShapeContract(name, shapes, own, needed, algebra)
+    user_constraints = SymbolicScope(constraints, check=False).constraints
+    own_requirements = SymbolicScope(requirements, check=False).constraints
+    algebra = SizeAlgebra(choose_size_dtype(shapes, (*user_constraints, *own_requirements)))
+    return ShapeContract(name, shapes, user_constraints, own_requirements, algebra)
 
 
 @dataclass(frozen=True)
@@ -165,11 +165,11 @@ def check_shapes(
         if before is None or not before.covers(check):
             call.guard(check, guards)
     values = {name: value for name, value in solution.values.items() if isinstance(value, int)}
-    known = [evaluate_shape(shape, values) for shape in results]
-    check_result_sizes(portable.name, results, contract.shapes, known)
-    if any(size is None for shape in known for size in shape):
+    known_results = [evaluate_shape(shape, values) for shape in results]
+    check_result_sizes(portable.name, results, contract.shapes, known_results)
+    if any(size is None for shape in known_results for size in shape):
         guard_result_sizes(portable.name, results, contract.shapes, solution.values, guards)
-    return CheckedShapes(known, guards.last, solution.values)
+    return CheckedShapes(known_results, guards.last, solution.values)
 
 
 class _CallShapes:
@@ -219,10 +219,10 @@ class _CallShapes:
         return [expected, shape, f": {_rank_text(self.contract.shapes[argument])}"]
 
     def make_error(self, failed_checks: Sequence[Check[Any]]) -> Exception:
-        known = [format_known_shape(arg) for arg in self.args]
+        shapes = [format_known_shape(arg) for arg in self.args]
         shape_problems, texts = [], []
         for check in failed_checks:
-            text = "".join(map(str, self._make_message(check, known)))
+            text = "".join(map(str, self._make_message(check, shapes)))
             if check.comparison is None:
                 shape_problems.append(text)
             else:

@@ -128,9 +128,8 @@ def call_module(args: Sequence[Any], attributes: Mapping[str, Any]) -> list[Any]
         raise ModuleError(
             f"TensorFlow {tf.__version__} has no XlaCallModule op. Use TensorFlow 2.15 or newer."
         )
-    known = _list_parameters(op)
-    results = op(args, **{k: v for k, v in attributes.items() if k in known})
-    return list(results)
+    parameters = _list_parameters(op)
+    return list(op(args, **{k: v for k, v in attributes.items() if k in parameters}))
 
 
 def add_xla_sharding(
