@@ -109,7 +109,7 @@ def export_compiled(
         raise ShapeError(
             f"The TensorFlow function {function.name} returns "
             f"{', '.join(map(str, module.results))} when it is compiled, but output_shape_dtype "
-            f"declares {', '.join(map(str, results))}."
+            f"declares {', '.join(map(str, results))}. Declare the results that it returns."
         )
     constants = tuple(map(_read_capture, module.captures, module.capture_avals))
     version = jax_compat.current_stablehlo_version()

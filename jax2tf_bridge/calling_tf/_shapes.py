@@ -73,7 +73,8 @@ def _check_variables(
                 raise ShapeError(
                     f"The result {i} of the TensorFlow function {function.name} is declared with "
                     f"the size {size}, which does not follow from the sizes of its arguments: "
-                    f"none of these has {', '.join(sorted(missing))}."
+                    f"none of these has {', '.join(sorted(missing))}. Declare another size in "
+                    "output_shape_dtype."
                 )
 
 

@@ -276,7 +276,7 @@ def _to_tensor(leaf: Any, label: str, name: str) -> tf.Tensor:
     except (TypeError, ValueError) as e:
         raise StructureError(
             f"{label} of the TensorFlow function {name} is neither a tensor nor an array nor a "
-            f"number: {leaf!r:.200} of type {type(leaf).__name__}."
+            f"number: {leaf!r:.200} of type {type(leaf).__name__}. Return tensors only."
         ) from e
     try:
         return tf.cast(tensor, canonical_dtype(tensor.dtype))

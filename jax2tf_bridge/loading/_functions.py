@@ -128,7 +128,8 @@ class LoadedFunction:
             if not dimension.variables() <= variables.keys():
                 raise ShapeError(
                     f"{self.portable.name}: the size {dimension} of its mask {mask} does not "
-                    "follow from the shapes of the arguments: they do not fit the function."
+                    "follow from the shapes of the arguments: they do not fit the function. Its "
+                    "repr() lists the shapes that it takes."
                 )
             return dimension.evaluate(variables)
 

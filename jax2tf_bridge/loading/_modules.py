@@ -193,7 +193,10 @@ def _refine(
 def _format_type(aval: Aval) -> str:
     element = ELEMENT_TYPES.get(aval.op_dtype)
     if element is None:
-        raise ModuleError(f"A value of dtype {aval.dtype} cannot be passed to a StableHLO module.")
+        raise ModuleError(
+            f"A value of dtype {aval.dtype} cannot be passed to a StableHLO module. Convert it "
+            "first."
+        )
     return f"tensor<{''.join(f'{size}x' for size in aval.op_shape)}{element}>"
 
 
@@ -201,7 +204,8 @@ def _parse_type(text: str) -> Aval:
     sizes, dtype = _split_type(text)
     if "?" in sizes:
         raise ModuleError(
-            f"A module returns a {text} for known shapes, and JAX cannot determine its size."
+            f"A module returns a {text} for known shapes, and JAX cannot determine its size. Load "
+            "the SavedModel with TensorFlow."
         )
     return Aval(tuple(map(int, sizes)), dtype)
 
@@ -210,7 +214,8 @@ def _split_type(text: str) -> tuple[list[str], str]:
     parts = read_tensor_type(text)
     if parts is None:
         raise ModuleError(
-            f"A module takes or returns a {text}, whose shape or dtype JAX does not know."
+            f"A module takes or returns a {text}, whose shape or dtype JAX does not know. Load "
+            "the SavedModel with TensorFlow."
         )
     return parts
 

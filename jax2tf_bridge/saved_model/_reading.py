@@ -352,7 +352,8 @@ def _read_array(bundle: TensorBundle, key: str) -> np.ndarray[Any, Any]:
     row = find_dtype(entry.dtype)
     if row is None:
         raise FileFormatError(
-            f"{bundle.index}: {key} has the dtype {entry.dtype}, which JAX does not have.",
+            f"{bundle.index}: {key} has the dtype {entry.dtype}, which JAX does not have. Convert "
+            "the variable in TensorFlow first.",
             file=bundle.index,
         )
     try:

@@ -402,40 +402,37 @@ _ADDED_FIELDS: Mapping[str, tuple[int, Any]] = {
 
 
 def _decode_signature(place: JsonValue, version: int) -> tuple[SignatureEntry, str]:
-    present = [name for name, (since, _) in _ADDED_FIELDS.items() if version >= since]
-    portable, inputs, outputs, takes_params, vjp_order, buckets, *rest = place.fields(
-        *_SIGNATURE_FIELDS, *present
-    )
-    defaults = {name: JsonValue(value, "") for name, (_, value) in _ADDED_FIELDS.items()}
-    masks, unchecked, pad_values, any_padding, batching, updates = {
-        **defaults,
-        **dict(zip(present, rest, strict=True)),
-    }.values()
-    file = portable.text()
+    names = [
+        *_SIGNATURE_FIELDS,
+        *(n for n, (since, _) in _ADDED_FIELDS.items() if version >= since),
+    ]
+    fields = {name: JsonValue(default, "") for name, (_, default) in _ADDED_FIELDS.items()}
+    fields |= dict(zip(names, place.fields(*names), strict=True))
+    file, buckets, batching = fields["record"].text(), fields["buckets"], fields["batching"]
     if not FILE_NAME.fullmatch(file):
-        raise portable.problem("the name of a .jaxfn file, without a folder")
+        raise fields["record"].problem("the name of a .jaxfn file, without a folder")
     entry = SignatureEntry(
-        inputs=_decode_arrays(inputs),
-        outputs=_decode_arrays(outputs),
-        takes_params=takes_params.flag(),
-        vjp_order=vjp_order.integer(0, MAX_GRADIENT_ORDERS),
+        inputs=_decode_arrays(fields["inputs"]),
+        outputs=_decode_arrays(fields["outputs"]),
+        takes_params=fields["takes_params"].flag(),
+        vjp_order=fields["vjp_order"].integer(0, MAX_GRADIENT_ORDERS),
         buckets=None
         if buckets.value is None
         else {name: _decode_sizes(sizes) for name, sizes in buckets.items()},
-        masks=_decode_arrays(masks),
-        unchecked_padding=tuple(name.text() for name in unchecked.elements()),
-        pad_values={name: value.number_text() for name, value in pad_values.items()},
-        any_padding=any_padding.flag(),
+        masks=_decode_arrays(fields["masks"]),
+        unchecked_padding=tuple(name.text() for name in fields["unchecked_padding"].elements()),
+        pad_values={name: value.number_text() for name, value in fields["pad_values"].items()},
+        any_padding=fields["any_padding"].flag(),
         batching=None
         if batching.value is None
         else {name: value.integer(0) for name, value in batching.items()},
-        updates={path: weight.text() for path, weight in updates.items()},
+        updates={path: weight.text() for path, weight in fields["updates"].items()},
     )
-    for name, value in pad_values.items():
+    for name, value in fields["pad_values"].items():
         if name not in entry.inputs:
-            names = ", ".join(entry.inputs)
+            inputs = ", ".join(entry.inputs)
             raise JsonProblem(
-                f"{value.path:.200}: expected the name of an input ({names:.80}), got {name!r:.80}"
+                f"{value.path:.200}: expected the name of an input ({inputs:.80}), got {name!r:.80}"
             )
         if not dtype_holds(entry.inputs[name].dtype, number_of(value.text())):
             raise value.problem(f"a number that {entry.inputs[name].dtype:.80} holds")

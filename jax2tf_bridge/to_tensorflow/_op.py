@@ -261,7 +261,8 @@ def _get_graph_function(
     except Exception as e:  # the type depends on the damage and on the TF release
         raise ModuleError(
             f"The TensorFlow function {function.name} that {portable.name} calls cannot be read by "
-            f"the installed TensorFlow {tf.__version__}: {e}"
+            f"the installed TensorFlow {tf.__version__}: {e}. Export the function again, or use "
+            "the TensorFlow that it was exported with."
         ) from e
 
 

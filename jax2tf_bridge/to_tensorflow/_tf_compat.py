@@ -148,7 +148,8 @@ def add_xla_sharding(
     op = _SHARDING.get()
     if op is None:
         raise ModuleError(
-            f"TensorFlow {tf.__version__} has no XlaSharding op, which sharded functions need."
+            f"TensorFlow {tf.__version__} has no XlaSharding op, which sharded functions need. Use "
+            "a release from 2.15 to 2.22."
         )
     result = op(value, sharding=sharding)
     for name, content in attributes.items():
