@@ -13,8 +13,14 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.errors import DTypeError, LayerError, ShapeError, StructureError, format_bullets
-from jax2tf_bridge.keras._config import make_model_config, read_model_config
-from jax2tf_bridge.keras._model import LayerConstants, LayerModel, LayerOptions, LayerWeight
+from jax2tf_bridge.keras._model import (
+    LayerConstants,
+    LayerModel,
+    LayerOptions,
+    LayerWeight,
+    make_model_config,
+    read_model_config,
+)
 from jax2tf_bridge.keras._sources import JaxFunction, resolve_source
 from jax2tf_bridge.portable import AUTO, HoldsPortable, PolyConstraints, PortableFunction
 from jax2tf_bridge.saving.weights import read_prefixes
