@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import graphlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -212,29 +213,23 @@ def _check_dtype(name: str, user: str) -> None:
 
 def _sort_calls(values: Iterable[Value], name: str, names: Mapping[str, str]) -> list[BoundModule]:
     """Sorts the calls that values need topologically, so that each follows its dependencies."""
-    ordered: dict[ModuleCall, BoundModule] = {}
     bound: dict[ModuleCall, BoundModule] = {}
+    sorter: graphlib.TopologicalSorter[ModuleCall] = graphlib.TopologicalSorter()
     waiting = _find_calls(values)
-    open_calls: set[ModuleCall] = set()
     while waiting:
-        call = waiting[-1]
-        if call in ordered:
-            waiting.pop()
+        call = waiting.pop()
+        if call in bound:
             continue
-        if call not in bound:
-            if len(bound) == _MAX_CALLS:
-                raise NotCallableError(f"it calls more than {_MAX_CALLS:,} modules, one by one")
-            bound[call] = bind_module(call, name, names)
-        dependencies = [c for c in _find_calls(bound[call].arguments) if c not in ordered]
-        if not dependencies:
-            ordered[call] = bound[call]
-            waiting.pop()
-            continue
-        if call in open_calls:
-            raise call.scope.body.error("operations depend on themselves")
-        open_calls.add(call)
+        if len(bound) == _MAX_CALLS:
+            raise NotCallableError(f"it calls more than {_MAX_CALLS:,} modules, one by one")
+        bound[call] = bind_module(call, name, names)
+        dependencies = _find_calls(bound[call].arguments)
+        sorter.add(call, *dependencies)
         waiting += dependencies
-    return list(ordered.values())
+    try:
+        return [bound[call] for call in sorter.static_order()]
+    except graphlib.CycleError as e:
+        raise e.args[1][0].scope.body.error("operations depend on themselves") from e
 
 
 def _find_calls(values: Iterable[Value]) -> list[ModuleCall]:

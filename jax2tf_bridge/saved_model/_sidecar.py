@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, is_dataclass
 from itertools import chain, pairwise
@@ -470,11 +471,9 @@ def _decode_constant(place: JsonValue) -> ConstantEntry:
 
 
 def _check_unique(subject: str, texts: Iterable[str]) -> None:
-    seen: set[str] = set()
-    for text in texts:
-        if text in seen:
+    for text, count in Counter(texts).items():
+        if count > 1:
             raise JsonProblem(f"{subject} {text!r:.80} occurs twice")
-        seen.add(text)
 
 
 def format_buckets(buckets: Mapping[str, Iterable[int]]) -> list[str]:

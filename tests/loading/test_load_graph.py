@@ -244,6 +244,13 @@ def test_functions_that_call_each_other_twice(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+def test_a_module_that_takes_its_own_result(tmp_path: Path) -> None:
+    module = export(jnp.sin, platforms=["cpu"])(X).module.data
+    write_graph(tmp_path, by_hand.Call(module, name="n", inputs=["n"]).node(), output="n:0")
+    with pytest.raises(FileFormatError, match="operations depend on themselves"):
+        load(tmp_path)
+
+
 def test_without_saved_gradients_the_error_says_how_to_save_them(tmp_path: Path) -> None:
     module = tf.Module()
     module.f = tf.function(

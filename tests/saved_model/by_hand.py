@@ -34,6 +34,7 @@ class Call:
     results: Sequence[int] = (FLOAT32,)
     name: str = "XlaCallModule"
     flags: Sequence[str] = ()
+    inputs: Sequence[str] = ("x",)
 
     def node(self) -> bytes:
         attributes = {
@@ -47,7 +48,7 @@ class Call:
             "Tout": bytes_field(1, bytes_field(6, bytes(self.results))),
             **{flag: varint_field(5, 1) for flag in self.flags},
         }
-        return node(self.name, "XlaCallModule", ["x"], attributes)
+        return node(self.name, "XlaCallModule", self.inputs, attributes)
 
 
 def node(
