@@ -47,7 +47,6 @@ from jax2tf_bridge.to_tensorflow._tf_compat import freeze as freeze
 from jax2tf_bridge.to_tensorflow._tf_compat import (
     get_dynamic_update_slice as get_dynamic_update_slice,
 )
-from jax2tf_bridge.to_tensorflow._tf_compat import inline_functions as inline_functions
 from jax2tf_bridge.to_tensorflow._tf_compat import saved_model_message as saved_model_message
 from jax2tf_bridge.to_tensorflow._tf_functions import TracedOnce as TracedOnce
 from jax2tf_bridge.to_tensorflow._tf_functions import opaque_to_autograph as opaque_to_autograph

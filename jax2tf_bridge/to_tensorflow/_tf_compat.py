@@ -102,21 +102,6 @@ LOGICAL_DEVICES_SEAM: Sequence[SeamName] = (_TILE, _REPLICATE)
 """Names that only `annotate_logical_devices` uses."""
 
 
-def inline_functions(function: Any) -> Any:
-    """Returns a concrete function without variables and calls of functions; it keeps loops.
-
-    Raises:
-      ModuleError: the installed TensorFlow cannot do this.
-    """
-    convert = _FREEZE.get()
-    if convert is None:
-        raise ModuleError(
-            f"TensorFlow {tf.__version__} cannot inline the functions of a graph, which "
-            "locate needs. Use a release from 2.15 to 2.22."
-        )
-    return convert(function, lower_control_flow=False)
-
-
 def call_module(args: Sequence[Any], attributes: Mapping[str, Any]) -> list[Any]:
     """Adds an XlaCallModule op on `args`; attributes that this TF does not know are left out.
 
@@ -194,10 +179,15 @@ def find_op_definition(kind: str) -> Any:
     return None if get is None else get(kind)
 
 
-def freeze(function: Any) -> Any:
+def freeze(function: Any, *, aggressive_inlining: bool) -> Any:
     """Returns a concrete function with constants for its variables, and without calls.
 
     Loops and branches stay calls of functions.
+
+    Args:
+      function: a concrete function.
+      aggressive_inlining: whether to inline functions that TensorFlow would keep for their side
+        effects.
 
     Raises:
       ModuleError: this TF cannot do it.
@@ -205,10 +195,10 @@ def freeze(function: Any) -> Any:
     convert = _FREEZE.get()
     if convert is None:
         raise ModuleError(
-            f"TensorFlow {tf.__version__} cannot replace variables by constants as 2.15 to 2.22 "
-            "can. Write TensorFlow.js models with one of these."
+            f"TensorFlow {tf.__version__} cannot replace variables by constants and inline "
+            "functions. Use a release from 2.15 to 2.22."
         )
-    return convert(function, lower_control_flow=False, aggressive_inlining=True)
+    return convert(function, lower_control_flow=False, aggressive_inlining=aggressive_inlining)
 
 
 def pause_recording() -> AbstractContextManager[Any]:
