@@ -31,7 +31,7 @@ def _trace(portable: PortableFunction, specs: Any, *, checked: bool) -> Any:
     """Traces a call of the portable function, with or without shape checks."""
 
     def call(*leaves: Any) -> Any:
-        return call_op(portable, leaves)[0]
+        return call_op(portable, leaves, (), portable.in_paths, None)[0]
 
     function = tf.function(call, input_signature=specs, autograph=False)
     with mock.patch.object(_op, "check_shapes", check_shapes if checked else _skip_checks):

@@ -22,7 +22,7 @@ from jax2tf_bridge.calling_tf._transforms import make_batch_function, make_vjp
 from jax2tf_bridge.calling_tf._values import (
     UNSPECIFIED,
     DeclaredResults,
-    check_argument,
+    convert_argument,
     make_jax_aval,
 )
 from jax2tf_bridge.errors import FunctionError, GradientError
@@ -78,7 +78,7 @@ def _infer_results(
     *avals: Any, function: FlatFunction, structure: _StructureSlot
 ) -> tuple[Any, Any]:
     portable_avals = [portable_aval(aval) for aval in avals]
-    traced = function.get_trace(portable_avals)
+    trace = function.get_trace(portable_avals)
     if all(isinstance(size, int) for aval in portable_avals for size in aval.shape):
         result_avals = compute_result_avals(function, portable_avals)
         results = [make_jax_aval(aval.shape, aval.dtype) for aval in result_avals]
@@ -86,17 +86,16 @@ def _infer_results(
         shapes = compute_result_shapes(function, portable_avals, [aval.shape for aval in avals])
         results = [
             make_jax_aval(shape, t.dtype.name)
-            for t, shape in zip(traced.results, shapes, strict=True)
+            for t, shape in zip(trace.results, shapes, strict=True)
         ]
-    structure.tree = traced.structure
-    effects: frozenset[Any] = frozenset()
-    if function.options.has_side_effects:
-        stateful = bool(traced.stateful_operations())
-        # Graphs are not ordered: XLA does not order their operations, and variables cannot change,
-        # so only random numbers are affected.
-        ordered = stateful and function.options.ordered and not function.options.graph
-        effects = _jax_compat.make_call_effects(stateful=stateful, ordered=ordered)
-    return results, set(effects)
+    structure.tree = trace.structure
+    if not function.options.has_side_effects:
+        return results, set()
+    stateful = bool(trace.list_stateful_operations())
+    # Graphs are not ordered: XLA does not order their operations, and variables cannot change, so
+    # only random numbers are affected.
+    ordered = stateful and function.options.ordered and not function.options.graph
+    return results, set(_jax_compat.make_call_effects(stateful=stateful, ordered=ordered))
 
 
 def _jvp(
@@ -138,7 +137,7 @@ tangent_p.def_impl(_raise_no_tangents)
 
 @tangent_p.def_abstract_eval
 def _infer_tangents(*args: Any, types: Sequence[_Type], **params: Any) -> list[Any]:
-    return [make_jax_aval(*kind) for kind in types]
+    return [make_jax_aval(shape, dtype) for shape, dtype in types]
 
 
 def _transpose_tangent(
@@ -155,15 +154,15 @@ def _transpose_tangent(
     if not cotangent_indices:
         return [*primal_cotangents, *(None for _ in places)]
     # JAX transposes with respect to the undefined tangents only.
-    unknown = [
+    undefined = [
         k for k, tangent in enumerate(args[len(primals) :]) if ad.is_undefined_primal(tangent)
     ]
     gradient = make_vjp(
-        function, [places[k] for k in unknown], [outs[i] for i in cotangent_indices]
+        function, [places[k] for k in undefined], [outs[i] for i in cotangent_indices]
     )
     results, _ = _call(gradient, [*primals, *(cotangents[i] for i in cotangent_indices)])
-    by_place = dict(zip(unknown, results, strict=True))
-    return [*primal_cotangents, *(by_place.get(k) for k in range(len(places)))]
+    tangent_cotangents = dict(zip(undefined, results, strict=True))
+    return [*primal_cotangents, *(tangent_cotangents.get(k) for k in range(len(places)))]
 
 
 ad.primitive_transposes[tangent_p] = _transpose_tangent
@@ -198,20 +197,20 @@ def _batch_tangents(
     types: Sequence[_Type],
 ) -> tuple[list[Any], list[int]]:
     front_args, batched = _move_batch_axes(args, dims)
-    count = len(args) - len(places)
+    n_primals = len(args) - len(places)
     size = next(
         arg.shape[0] for arg, is_batched in zip(front_args, batched, strict=True) if is_batched
     )
-    for k, i in enumerate(places, count):
+    for k, i in enumerate(places, n_primals):
         # An argument and its tangent must both be batched, or neither.
-        pair = batched[k] or batched[i]
+        is_pair_batched = batched[k] or batched[i]
         for j in (i, k):
-            if pair and not batched[j]:
+            if is_pair_batched and not batched[j]:
                 front_args[j] = jnp.broadcast_to(front_args[j], (size, *front_args[j].shape))
                 batched[j] = True
     results = tangent_p.bind(
         *front_args,
-        function=make_batch_function(function, batched[:count]),
+        function=make_batch_function(function, batched[:n_primals]),
         places=places,
         outs=outs,
         types=tuple(((size, *shape), dtype) for shape, dtype in types),
@@ -239,7 +238,7 @@ def _lower_graph(ctx: Any, *args: Any, function: FlatFunction, structure: _Struc
         "function": embedded.function,
         "avals": tuple(ctx.avals_out),
         "has_side_effects": function.options.has_side_effects
-        and bool(function.get_trace(avals).stateful_operations()),
+        and bool(function.get_trace(avals).list_stateful_operations()),
     }
 
     def call(*xs: Any) -> Any:
@@ -268,7 +267,7 @@ def _get_function_name(f: Any) -> str:
 
 
 def _label_arguments(f: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> list[str]:
-    # Such as "params['w']".
+    # Labels look like "params['w']".
     names = _list_parameters(f)
     labels = []
     for path, _ in jax.tree_util.tree_flatten_with_path((args, kwargs))[0]:
@@ -354,7 +353,7 @@ def call_tf(
         leaves, in_tree = jax.tree_util.tree_flatten((args, kwargs))
         labels = _label_arguments(callable_tf, args, kwargs)
         values = [
-            check_argument(leaf, label, name) for leaf, label in zip(leaves, labels, strict=True)
+            convert_argument(leaf, label, name) for leaf, label in zip(leaves, labels, strict=True)
         ]
         function = functions.get(in_tree)
         if function is None:

@@ -37,18 +37,18 @@ class CompiledModule:
 
     Attributes:
       module: a StableHLO portable artifact that takes the arguments, and then the captures.
-      captured: the captures of the graph: handles of variables, and tensors.
-      captures: the types of the captures.
+      captures: the captures of the graph: handles of variables, and tensors.
+      capture_avals: the types of the captures.
       results: the types of the results.
     """
 
     module: bytes
-    captured: tuple[Any, ...]
-    captures: tuple[Aval, ...]
+    captures: tuple[Any, ...]
+    capture_avals: tuple[Aval, ...]
     results: tuple[Aval, ...]
 
 
-def find_tensorflow_device(platform: str) -> str | None:
+def _find_tensorflow_device(platform: str) -> str | None:
     """Returns the TensorFlow device that compiles for a platform; None without one."""
     built = {"cuda": tf.test.is_built_with_cuda, "rocm": tf.test.is_built_with_rocm}
     if platform in built and not built[platform]():
@@ -71,7 +71,7 @@ def compile_function(
       PlatformError: TensorFlow has no such device, and the module has custom calls.
       UnsupportedByTargetError: XLA cannot compile the function; the error names the operation.
     """
-    device = find_tensorflow_device(platform)
+    device = _find_tensorflow_device(platform)
     if device is None:
         module = compile_function(function, avals, "cpu")
         calls = sorted(read_summary(module.module).custom_calls)
@@ -109,9 +109,9 @@ def export_compiled(
         raise ShapeError(
             f"The TensorFlow function {function.name} returns "
             f"{', '.join(map(str, module.results))} when it is compiled, but output_shape_dtype "
-            f"declares {', '.join(map(str, results))}."
+            f"declares {', '.join(map(str, results))}. Declare the results that it returns."
         )
-    constants = tuple(map(_read_capture, module.captured, module.captures))
+    constants = tuple(map(_read_capture, module.captures, module.capture_avals))
     version = jax_compat.current_stablehlo_version()
     portable = PortableFunction.over_leaves(
         function.name,
@@ -124,39 +124,41 @@ def export_compiled(
     return to_exported(replace(portable, lifted_constants=constants))
 
 
-def _compile(name: str, traced: FunctionTrace, platform: str, device: str) -> CompiledModule:
-    check_no_updates(name, traced)
+def _compile(name: str, trace: FunctionTrace, platform: str, device: str) -> CompiledModule:
+    check_no_updates(name, trace)
     try:
         with suspend_tracing():
-            # Uses HLO, because its format is stable; TensorFlow's StableHLO text is not.
-            function = tf.function(traced, autograph=False, jit_compile=True)
-            captured = tuple(function.get_concrete_function(*traced.specs).captured_inputs)
-            make = function.experimental_get_compiler_ir(*traced.specs)
+            # HLO has a stable format; TensorFlow's StableHLO text has none.
+            function = tf.function(trace, autograph=False, jit_compile=True)
+            captures = tuple(function.get_concrete_function(*trace.specs).captured_inputs)
+            get_ir = function.experimental_get_compiler_ir(*trace.specs)
             if platform == "cpu":
-                hlo = make(stage="hlo_serialized", platform_name="CPU")
+                hlo = get_ir(stage="hlo_serialized", platform_name="CPU")
             else:
                 # With platform_name, get_compiler_ir does not accept captured variables.
                 with warnings.catch_warnings():
                     warnings.filterwarnings("ignore", "device_name is being deprecated")
-                    hlo = make(stage="hlo_serialized", device_name=device)
+                    hlo = get_ir(stage="hlo_serialized", device_name=device)
         stablehlo = jax_mlir.hlo_to_stablehlo(hlo)
     except Exception as e:  # the type depends on the failure
         raise make_not_compilable_error(name, e) from e
-    module = _make_portable(stablehlo)
+    module = _serialize_portable(stablehlo)
     ins, outs = read_main_types(module)
     if any("?" in text.partition(",")[0] for text in outs):
-        raise _make_dynamic_result_error(name, traced)
-    captures = tuple(_parse_type(text) for text in ins[len(traced.specs) :])
-    return CompiledModule(module, captured, captures, tuple(map(_parse_type, outs)))
+        raise _make_dynamic_result_error(name, trace)
+    capture_avals = tuple(_parse_type(text) for text in ins[len(trace.specs) :])
+    return CompiledModule(module, captures, capture_avals, tuple(map(_parse_type, outs)))
 
 
-def check_no_updates(name: str, traced: FunctionTrace) -> None:
+def check_no_updates(name: str, trace: FunctionTrace) -> None:
     """Rejects functions that change variables.
 
     Raises:
       UnsupportedByTargetError: the function changes a variable.
     """
-    updates = [kind for kind in traced.stateful_operations() if _UPDATING_OPERATION.fullmatch(kind)]
+    updates = [
+        kind for kind in trace.list_stateful_operations() if _UPDATING_OPERATION.fullmatch(kind)
+    ]
     if updates:
         raise UnsupportedByTargetError(
             f"The TensorFlow function {name} changes a tf.Variable ({updates[0]}), which a JAX "
@@ -168,7 +170,7 @@ def check_no_updates(name: str, traced: FunctionTrace) -> None:
         )
 
 
-def _make_portable(bytecode: bytes) -> bytes:
+def _serialize_portable(bytecode: bytes) -> bytes:
     with jax_compat.make_ir_context():
         module = ir.Module.parse(bytecode)
         for op in [op for op in walk_operations(module.operation) if op.name == "mhlo.copy"]:
@@ -185,17 +187,16 @@ def _parse_type(text: str) -> Aval:
     return Aval(tuple(map(int, sizes)), dtype)
 
 
-def _read_capture(captured: Any, aval: Aval) -> LiftedConstant:
+def _read_capture(value: Any, aval: Aval) -> LiftedConstant:
     with suspend_tracing():
-        value = captured
-        if captured.dtype == tf.resource:
-            value = tf.raw_ops.ReadVariableOp(resource=captured, dtype=tf.as_dtype(aval.dtype))
+        if value.dtype == tf.resource:
+            value = tf.raw_ops.ReadVariableOp(resource=value, dtype=tf.as_dtype(aval.dtype))
         data = np.ascontiguousarray(value.numpy()).tobytes()
     return LiftedConstant(aval, hashlib.sha256(data).hexdigest(), data=data)
 
 
-def _make_dynamic_result_error(name: str, traced: FunctionTrace) -> UnsupportedByTargetError:
-    operation = _find_unknown_size(traced)
+def _make_dynamic_result_error(name: str, trace: FunctionTrace) -> UnsupportedByTargetError:
+    operation = _find_unknown_size(trace)
     return UnsupportedByTargetError(
         f"The TensorFlow function {name} returns a result whose size depends on the values of its "
         f"arguments, by the operation {operation}, but sizes in a JAX program are fixed. Return a "
@@ -206,8 +207,8 @@ def _make_dynamic_result_error(name: str, traced: FunctionTrace) -> UnsupportedB
     )
 
 
-def _find_unknown_size(traced: FunctionTrace) -> str:
-    for op in traced.concrete.graph.get_operations():
+def _find_unknown_size(trace: FunctionTrace) -> str:
+    for op in trace.concrete.graph.get_operations():
         unknown = any(not t.shape.is_fully_defined() for t in op.outputs)
         if unknown and all(t.shape.is_fully_defined() for t in op.inputs):
             return str(op.type)

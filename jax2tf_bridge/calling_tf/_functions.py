@@ -37,7 +37,7 @@ Results = tuple[list[tf.Tensor], Any]
 
 @dataclass(frozen=True)
 class FunctionTrace:
-    """A function traced to a TensorFlow graph for arguments of known shapes.
+    """A function as a TensorFlow graph, traced for arguments of these shapes.
 
     Attributes:
       specs: the types of the arguments.
@@ -56,7 +56,7 @@ class FunctionTrace:
         results = self.concrete(*tensors)
         return [] if results is None else list(results)
 
-    def stateful_operations(self) -> tuple[str, ...]:
+    def list_stateful_operations(self) -> tuple[str, ...]:
         """Lists the types of operations with side effects or random results."""
         return _tf_compat.list_stateful_operation_types(self.concrete.graph)
 
@@ -107,7 +107,7 @@ class FlatFunction(abc.ABC):
     def run(self, tensors: Sequence[tf.Tensor]) -> Results:
         """Runs the function operation by operation in eager mode; adds it to a graph otherwise."""
 
-    def known_shapes(
+    def find_known_shapes(
         self, avals: Sequence[Aval], shapes: Sequence[tuple[Any, ...]]
     ) -> list[tuple[Any, ...]] | None:
         """Returns the shapes of the results if they follow from the arguments' shapes, or None.
@@ -140,13 +140,13 @@ class FlatFunction(abc.ABC):
           CallTfError: the function raised.
           ShapeError: a size is symbolic.
         """
-        self._check_sizes_known(avals)
+        self._check_sizes(avals)
         return self.get_or_make(("trace", *avals, uses_64_bits()), lambda: self._trace(avals))
 
     def get_or_make(self, key: Any, make: Callable[[], T]) -> T:
-        """Returns the entry for `key`, or makes it without a lock: `make` may run user code.
+        """Returns the entry for `key`: a trace, a compiled module or graph, or a derived function.
 
-        The cache holds traces, compiled modules and graphs, and derived functions.
+        A missing entry is made without a lock, because `make` may run user code.
         """
         if key not in self._cache:
             self._cache.setdefault(key, make())
@@ -168,7 +168,7 @@ class FlatFunction(abc.ABC):
         results = tuple(tf.TensorSpec(t.shape, t.dtype) for t in concrete.outputs)
         return FunctionTrace(specs, concrete, results, structures[-1])
 
-    def _check_sizes_known(self, avals: Sequence[Aval]) -> None:
+    def _check_sizes(self, avals: Sequence[Aval]) -> None:
         if self.options.graph:
             return
         for i, aval in enumerate(avals):
@@ -192,7 +192,7 @@ class UserFunction(FlatFunction):
         super().__init__(name, options)
         self._f, self._in_tree = f, in_tree
 
-    def known_shapes(
+    def find_known_shapes(
         self, avals: Sequence[Aval], shapes: Sequence[tuple[Any, ...]]
     ) -> list[tuple[Any, ...]] | None:
         """Returns the declared shapes."""

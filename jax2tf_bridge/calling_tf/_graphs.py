@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import graphlib
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -43,16 +44,16 @@ class _SizeChecks:
         Raises:
           ShapeError: a size does not follow from the sizes of the arguments.
         """
-        known = result.shape
+        shape = result.shape
         rank = len(aval.shape)
-        if known.rank is None:
+        if shape.rank is None:
             with tf.control_dependencies([self._check(tf.rank(result), rank, i, "rank")]):
                 result = tf.ensure_shape(result, [None] * rank)
-            known = result.shape
+            shape = result.shape
         checks = [
             self._check(tf.shape(result)[axis], self._expect_size(size, i), i, f"size_{axis}")
             for axis, size in enumerate(aval.shape)
-            if known[axis] is None
+            if shape[axis] is None
         ]
         with tf.control_dependencies(checks):
             return tf.identity(result)
@@ -130,23 +131,23 @@ def make_embedded_graph(
       CallTfError: the function raised.
       UnsupportedByTargetError: the function changes variables, or captures other resources.
     """
-    traced = function.get_trace(avals)
-    check_no_updates(function.name, traced)
-    if traced.concrete.captured_inputs:
-        return _embed_graph(function.name, traced, avals, results)
+    trace = function.get_trace(avals)
+    check_no_updates(function.name, trace)
+    if trace.concrete.captured_inputs:
+        return _embed_graph(function.name, trace, avals, results)
     return function.get_or_make(
         ("graph", *avals, *results, uses_64_bits()),
-        lambda: _embed_graph(function.name, traced, avals, results),
+        lambda: _embed_graph(function.name, trace, avals, results),
     )
 
 
 def _embed_graph(
-    name: str, traced: FunctionTrace, avals: Sequence[Aval], results: Sequence[Aval]
+    name: str, trace: FunctionTrace, avals: Sequence[Aval], results: Sequence[Aval]
 ) -> EmbeddedGraph:
-    concrete = traced.concrete
+    concrete = trace.concrete
     graph_def = concrete.graph.as_graph_def()
     inputs = [tensor.op.name for tensor in concrete.inputs]
-    captures = list(zip(inputs[len(traced.specs) :], concrete.captured_inputs, strict=True))
+    captures = list(zip(inputs[len(trace.specs) :], concrete.captured_inputs, strict=True))
     values, constants = _read_captures(name, concrete, captures)
     specs = {place: tf.TensorSpec(value.shape, value.dtype) for place, value in values.items()}
     try:
@@ -159,10 +160,10 @@ def _embed_graph(
     with suspend_tracing(), tf.Graph().as_default() as graph:
         arguments = [
             tf.compat.v1.placeholder(spec.dtype, spec.shape, f"x{i}")
-            for i, spec in enumerate([*traced.specs, *(specs[place] for place in passed)])
+            for i, spec in enumerate([*trace.specs, *(specs[place] for place in passed)])
         ]
         replacements = dict(zip(inputs, arguments, strict=False))
-        replacements |= dict(zip(passed, arguments[len(traced.specs) :], strict=True))
+        replacements |= dict(zip(passed, arguments[len(trace.specs) :], strict=True))
         replacements |= {place: tf.constant(value) for place, value in constants.items()}
         imported = tf.graph_util.import_graph_def(
             graph_def,
@@ -173,7 +174,7 @@ def _embed_graph(
         checks = _SizeChecks(name, arguments[: len(avals)], avals)
         for i, (result, aval) in enumerate(zip(imported, results, strict=True)):
             tf.identity(checks.check_result(result, i, aval), f"y{i}")
-    portable = GraphFunction(name, _make_portable(graph.as_graph_def()))
+    portable = GraphFunction(name, _strip_graph(graph.as_graph_def()))
     return EmbeddedGraph(portable, tuple(passed.values()))
 
 
@@ -221,7 +222,7 @@ def _make_not_constant_error(name: str, what: str) -> UnsupportedByTargetError:
     )
 
 
-def _make_portable(graph_def: Any) -> bytes:
+def _strip_graph(graph_def: Any) -> bytes:
     """Removes process-local parts of a graph: devices, gradients and function names.
 
     New function names contain a hash of the graph. Graphs of several processes can therefore be
@@ -357,21 +358,15 @@ class _Rewriter:
         self._specialized: dict[Any, tuple[str, dict[int, _Value]]] = {}
 
     def rewrite(self, scope: _GraphScope) -> None:
-        """Rewrites the users of values, and the users of their results, until none is left."""
-        has_changed = True
-        rewritten: set[str] = set()
-        while has_changed:
-            has_changed = False
-            for node in scope.nodes:
-                values = {
-                    i: value
-                    for i, reference in enumerate(_iter_data_inputs(node))
-                    if (value := scope.value(reference)) is not None
-                }
-                if values and node.name not in rewritten:
-                    rewritten.add(node.name)
-                    has_changed = True
-                    self._rewrite_node(scope, node, values)
+        """Rewrites the nodes that use values, and those that use their results."""
+        for node in _sort_nodes(scope.nodes):
+            values = {
+                i: value
+                for i, reference in enumerate(_iter_data_inputs(node))
+                if (value := scope.value(reference)) is not None
+            }
+            if values:
+                self._rewrite_node(scope, node, values)
 
     def _rewrite_node(self, scope: _GraphScope, node: Any, values: Mapping[int, _Value]) -> None:
         for key in [k for k in node.attr if k.startswith(("_handle", "_read_only_resource"))]:
@@ -389,8 +384,8 @@ class _Rewriter:
 
     def _rewrite_read(self, scope: _GraphScope, node: Any, value: _Value) -> None:
         old = node.op
-        node.op, attribute, removed = _READS[old]
-        for key in removed:
+        node.op, attribute, old_attributes = _READS[old]
+        for key in old_attributes:
             node.attr.pop(key, None)
         node.attr[attribute].type = value[0]
         if scope.is_function and old in _OUTPUT_NAMES:
@@ -454,6 +449,17 @@ class _Rewriter:
                 results[i] = value
         self._specialized[key] = function.signature.name, results
         return self._specialized[key]
+
+
+def _sort_nodes(nodes: Sequence[Any]) -> list[Any]:
+    """Sorts nodes topologically: a file may have them in any order."""
+    by_name = {node.name: node for node in nodes}
+    sorter: graphlib.TopologicalSorter[str] = graphlib.TopologicalSorter()
+    for node in nodes:
+        # The loops of TensorFlow 1 are cycles through NextIteration.
+        inputs = () if node.op == "NextIteration" else _iter_data_inputs(node)
+        sorter.add(node.name, *(reference.partition(":")[0] for reference in inputs))
+    return [by_name[name] for name in sorter.static_order() if name in by_name]
 
 
 def _iter_data_inputs(node: Any) -> Iterator[str]:

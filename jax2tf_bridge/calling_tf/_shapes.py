@@ -39,10 +39,10 @@ def compute_result_shapes(
       CallTfError: the function raised.
       ShapeError: a size of a result is neither declared nor inferred.
     """
-    known = function.known_shapes(avals, shapes)
-    if known is not None:
-        _check_variables(function, avals, known)
-        return known
+    known_shapes = function.find_known_shapes(avals, shapes)
+    if known_shapes is not None:
+        _check_variables(function, avals, known_shapes)
+        return known_shapes
     results = function.get_trace(avals).results
     if all(t.shape.is_fully_defined() for t in results):
         return [tuple(t.shape) for t in results]
@@ -54,26 +54,27 @@ def compute_result_avals(function: FlatFunction, avals: Sequence[Aval]) -> list[
 
     If TensorFlow does not know a size and it is not declared, the function is compiled.
     """
-    traced = function.get_trace(avals)
-    if all(t.shape.is_fully_defined() for t in traced.results):
-        return [get_aval(t) for t in traced.results]
+    trace = function.get_trace(avals)
+    if all(t.shape.is_fully_defined() for t in trace.results):
+        return [get_aval(t) for t in trace.results]
     declared = function.options.declared
     return list(declared.avals if declared else compile_function(function, avals, "cpu").results)
 
 
 def _check_variables(
-    function: FlatFunction, avals: Sequence[Aval], known: Sequence[JaxShape]
+    function: FlatFunction, avals: Sequence[Aval], shapes: Sequence[JaxShape]
 ) -> None:
     """Raises ShapeError if a declared size has a variable that no argument has."""
     argument_variables = {name for aval in avals for d in aval.shape for name in variables_of(d)}
-    for i, shape in enumerate(known):
+    for i, shape in enumerate(shapes):
         for size in map(dim_from_jax, shape):
             missing = variables_of(size) - argument_variables
             if missing:
                 raise ShapeError(
                     f"The result {i} of the TensorFlow function {function.name} is declared with "
                     f"the size {size}, which does not follow from the sizes of its arguments: "
-                    f"none of these has {', '.join(sorted(missing))}."
+                    f"none of these has {', '.join(sorted(missing))}. Declare another size in "
+                    "output_shape_dtype."
                 )
 
 

@@ -76,7 +76,7 @@ def check_tapes_record(name: str) -> None:
     """Checks that tapes record; otherwise every gradient would be zero.
 
     Raises:
-      GradientError: `name` is differentiated while a tf.function is traced.
+      GradientError: `name` is differentiated while a tf.function is trace.
     """
     probe = tf.constant(1.0)
     with tf.GradientTape() as tape:
@@ -110,9 +110,9 @@ def list_stateful_operation_types(graph: Any) -> tuple[str, ...]:
 
 def drop_defaults(node: Any) -> None:
     """Removes attributes with default values, which an older TensorFlow may not know."""
-    definition: Callable[[str], Any] | None = _OP_DEFINITIONS.get()
-    known = definition(node.op) if definition is not None else None
-    for attribute in known.attr if known is not None else ():
+    find_definition: Callable[[str], Any] | None = _OP_DEFINITIONS.get()
+    definition = None if find_definition is None else find_definition(node.op)
+    for attribute in definition.attr if definition is not None else ():
         name = attribute.name
         has_default = attribute.HasField("default_value") and name in node.attr
         if has_default and node.attr[name] == attribute.default_value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -35,10 +36,12 @@ def make_batch_function(function: FlatFunction, batched: Sequence[bool]) -> Flat
       function: the function of one row.
       batched: for each flat argument, whether it has a batch axis.
     """
-    return function.get_or_make(("batch", *batched), lambda: _Batch(function, tuple(batched)))
+    return function.get_or_make(
+        ("batch", *batched), lambda: _BatchFunction(function, tuple(batched))
+    )
 
 
-class _Batch(FlatFunction):
+class _BatchFunction(FlatFunction):
     """A batched function: tf.vectorized_map if TensorFlow supports it, otherwise tf.map_fn.
 
     Functions with side effects or random numbers are called row by row.
@@ -48,62 +51,56 @@ class _Batch(FlatFunction):
         super().__init__(function.name, replace(function.options, declared=None))
         self._function, self._batched = function, batched
 
-    def known_shapes(
+    def find_known_shapes(
         self, avals: Sequence[Aval], shapes: Sequence[tuple[Any, ...]]
     ) -> list[tuple[Any, ...]]:
         """Returns the batch size, followed by the shape of one row, for each result."""
-        row_avals = [
-            Aval(aval.shape[1:] if batched else aval.shape, aval.dtype)
-            for aval, batched in zip(avals, self._batched, strict=True)
-        ]
+        row_avals = self._get_row_avals(avals)
         row_shapes = [s[1:] if b else s for s, b in zip(shapes, self._batched, strict=True)]
-        size = self._get_size(shapes)
+        size = self._get_batch_size(shapes)
         return [
             (size, *shape) for shape in compute_result_shapes(self._function, row_avals, row_shapes)
         ]
 
     def run(self, tensors: Sequence[tf.Tensor]) -> Results:
-        size = self._get_size([t.shape for t in tensors])
+        size = self._get_batch_size([t.shape for t in tensors])
         if size == 0:
             row = self._trace_row(tensors)
             return [tf.zeros([0, *t.shape], t.dtype) for t in row.results], row.structure
         if tf.executing_eagerly():
-            traced = self._trace_vectorized(tensors)
-            if traced is not None:
-                return traced(*tensors), traced.structure
+            trace = self._trace_vectorized(tensors)
+            if trace is not None:
+                return trace(*tensors), trace.structure
             rows = [self._function.run(self._get_row(tensors, i)) for i in range(size)]
             columns = zip(*(results for results, _ in rows), strict=True)
             return [tf.stack(column) for column in columns], rows[0][1]
         row = self._trace_row(tensors)
         if not row.results:
             return [], row.structure
-        if self._is_vectorizable(tensors, row):
-            mapped = self._map(tensors, row, _map_vectorized)
-        else:
-            specs = [tf.TensorSpec(t.shape, t.dtype) for t in row.results]
-            mapped = self._map(
-                tensors, row, lambda f, xs: tf.map_fn(f, xs, fn_output_signature=specs)
-            )
-        return list(mapped), row.structure
+        map_function: Any = _map_vectorized
+        if not self._is_vectorizable(tensors, row):
+            map_function = functools.partial(tf.map_fn, fn_output_signature=list(row.results))
+        return list(self._map(tensors, row, map_function)), row.structure
 
-    def _get_size(self, shapes: Sequence[Any]) -> Any:
+    def _get_batch_size(self, shapes: Sequence[Any]) -> Any:
         return next(s[0] for s, batched in zip(shapes, self._batched, strict=True) if batched)
 
     def _get_row(self, tensors: Sequence[tf.Tensor], i: int) -> list[tf.Tensor]:
         return [t[i] if b else t for t, b in zip(tensors, self._batched, strict=True)]
 
     def _trace_row(self, tensors: Sequence[tf.Tensor]) -> FunctionTrace:
-        return self._function.get_trace(
-            [
-                Aval(tuple(t.shape[1:] if b else t.shape), t.dtype.name)
-                for t, b in zip(tensors, self._batched, strict=True)
-            ]
-        )
+        return self._function.get_trace(self._get_row_avals([get_aval(t) for t in tensors]))
+
+    def _get_row_avals(self, avals: Sequence[Aval]) -> list[Aval]:
+        return [
+            Aval(aval.shape[1:] if b else aval.shape, aval.dtype)
+            for aval, b in zip(avals, self._batched, strict=True)
+        ]
 
     def _map(
         self, tensors: Sequence[tf.Tensor], row: FunctionTrace, map_function: Any
     ) -> Sequence[tf.Tensor]:
-        """Maps the function over the batched tensors; the others are closed over."""
+        """Maps the function over the batched tensors; the other tensors are captured."""
         # A tape cannot differentiate a branch in the body of a loop, but it can differentiate a
         # call of a function with a branch.
         call: Any = (
@@ -135,13 +132,14 @@ class _Batch(FlatFunction):
 
     def _is_vectorizable(self, tensors: Sequence[tf.Tensor], row: FunctionTrace) -> bool:
         avals = [get_aval(t) for t in tensors]
-        key = ("vectorizable", *avals)
-        return self.get_or_make(key, lambda: self._can_be_vectorized(avals, row))
+        return self.get_or_make(
+            ("vectorizable", *avals), lambda: self._try_to_vectorize(avals, row)
+        )
 
-    def _can_be_vectorized(self, avals: Sequence[Aval], row: FunctionTrace) -> bool:
+    def _try_to_vectorize(self, avals: Sequence[Aval], row: FunctionTrace) -> bool:
         """Returns whether TensorFlow can vectorize every operation, by tracing it."""
         # Vectorized branches and loops partition rows dynamically, and XLA needs static sizes.
-        if row.stateful_operations() or row.has_control_flow():
+        if row.list_stateful_operations() or row.has_control_flow():
             return False
 
         def attempt(*tensors: tf.Tensor) -> Sequence[tf.Tensor]:
@@ -153,7 +151,7 @@ class _Batch(FlatFunction):
                 concrete = tf.function(attempt, autograph=False).get_concrete_function(*specs)
         except (ValueError, TypeError, NotImplementedError, LookupError):
             return False
-        size = self._get_size([aval.shape for aval in avals])
+        size = self._get_batch_size([aval.shape for aval in avals])
         expected = [(size, *t.shape) for t in row.results]
         return [tuple(t.shape) for t in concrete.outputs] == expected
 
@@ -192,7 +190,7 @@ class _GradientFunction(FlatFunction):
         super().__init__(f"the gradient of {function.name}", options)
         self._function, self._places, self._results = function, places, results
 
-    def known_shapes(
+    def find_known_shapes(
         self, avals: Sequence[Aval], shapes: Sequence[tuple[Any, ...]]
     ) -> list[tuple[Any, ...]]:
         """Returns the shapes of the arguments that it differentiates with respect to."""
@@ -200,8 +198,8 @@ class _GradientFunction(FlatFunction):
 
     def run(self, tensors: Sequence[tf.Tensor]) -> Results:
         _tf_compat.check_tapes_record(self._function.name)
-        count = len(tensors) - len(self._results)
-        primals, cotangents = list(tensors[:count]), tensors[count:]
+        n_primals = len(tensors) - len(self._results)
+        primals, cotangents = list(tensors[:n_primals]), tensors[n_primals:]
         with convert_gradient_errors(self._function.name):
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 # Copies, because two arguments may be the same tensor.
@@ -219,18 +217,18 @@ class _GradientFunction(FlatFunction):
                 unconnected_gradients=tf.UnconnectedGradients.ZERO,
             )
         # The gradient of tf.gather is a tf.IndexedSlices.
-        dense = [
+        results = [
             tf.cast(convert_cotangent(tf.convert_to_tensor(gradient)), tensor.dtype)
             for gradient, tensor in zip(gradients, watched, strict=True)
         ]
-        self._check_no_random_numbers(tensors, dense)
-        return dense, jax.tree_util.tree_structure(dense)
+        self._check_no_random_numbers(tensors, results)
+        return results, jax.tree_util.tree_structure(results)
 
     def _trace(self, avals: Sequence[Aval]) -> FunctionTrace:
-        traced = super()._trace(avals)
-        if any(map(tf.is_symbolic_tensor, traced.concrete.captured_inputs)):
+        trace = super()._trace(avals)
+        if any(map(tf.is_symbolic_tensor, trace.concrete.captured_inputs)):
             raise make_gradient_not_saved_error(self._function.name)
-        return traced
+        return trace
 
     def _check_no_random_numbers(
         self, tensors: Sequence[tf.Tensor], results: Sequence[Any]
@@ -246,10 +244,10 @@ class _GradientFunction(FlatFunction):
                 "and be wrong. Draw them with stateless operations, such as "
                 "tf.random.stateless_uniform, and pass the seed as an argument."
             )
-        count = len(tensors) - len(self._results)
+        n_primals = len(tensors) - len(self._results)
         avals = [get_aval(t) for t in tensors]
         try:
-            operations = self._function.get_trace(avals[:count]).stateful_operations()
+            operations = self._function.get_trace(avals[:n_primals]).list_stateful_operations()
         except BridgeError:
             return  # the function only runs eagerly, so there is no graph to inspect
         if any(map(_RANDOM_OPERATION.search, operations)):

@@ -19,7 +19,7 @@ from jax2tf_bridge.portable import Aval
 from jax2tf_bridge.to_tensorflow import tf_compat
 
 
-def check_argument(leaf: Any, label: str, name: str) -> Any:
+def convert_argument(leaf: Any, label: str, name: str) -> Any:
     """Converts an argument to a JAX array; tracers stay as they are.
 
     Raises:
@@ -37,6 +37,11 @@ def check_argument(leaf: Any, label: str, name: str) -> Any:
             if isinstance(leaf, (str, bytes)):
                 raise TypeError("text")
             value = jnp.asarray(leaf)
+        except OverflowError as e:
+            raise DTypeError(
+                f"The argument {label} of {name} is {leaf!r:.200}, which is too large for JAX's "
+                "int32. Pass a float, or set jax.config.update('jax_enable_x64', True)."
+            ) from e
         except (TypeError, ValueError) as e:
             raise DTypeError(
                 f"The argument {label} of {name} must be an array or a number. Got: {leaf!r:.200} "
@@ -48,7 +53,6 @@ def check_argument(leaf: Any, label: str, name: str) -> Any:
 
 
 def _check_dtype(value: Any, label: str, name: str) -> None:
-    """Raises DTypeError if TensorFlow lacks the dtype of `value`."""
     dtype = value.dtype
     if is_key(dtype):
         hint = "Pass its words: jax.random.key_data(key)."
@@ -189,7 +193,7 @@ class DeclaredResults:
                 f"The TensorFlow function {name} returns another structure than "
                 f"output_shape_dtype declares. Declared: {self.structure}. Got: {structure}."
             )
-        labels = label_results(structure)
+        labels = _label_results(structure)
         for label, tensor, aval in zip(labels, tensors, self.avals, strict=True):
             narrow = canonical_dtype(tf.as_dtype(aval.dtype)).name
             if narrow != aval.dtype:
@@ -224,7 +228,7 @@ def _check_declared_dtype(dtype: Any, name: str) -> str:
     return str(tf_dtype.name)
 
 
-def label_results(structure: Any) -> list[str]:
+def _label_results(structure: Any) -> list[str]:
     """Labels each leaf of the results for error messages."""
     tree = structure.unflatten([0] * structure.num_leaves)
     paths = jax.tree_util.tree_flatten_with_path(tree)[0]
@@ -243,7 +247,7 @@ def flatten_results(
     """
     value = jax.tree_util.tree_map(tf_compat.unwrap_containers, value, is_leaf=tf_compat.is_wrapper)
     leaves, structure = jax.tree_util.tree_flatten(value)
-    labels = label_results(structure)
+    labels = _label_results(structure)
     tensors = [_to_tensor(leaf, label, name) for leaf, label in zip(leaves, labels, strict=True)]
     if declared is not None:
         declared.check(tensors, structure, name)
@@ -272,7 +276,7 @@ def _to_tensor(leaf: Any, label: str, name: str) -> tf.Tensor:
     except (TypeError, ValueError) as e:
         raise StructureError(
             f"{label} of the TensorFlow function {name} is neither a tensor nor an array nor a "
-            f"number: {leaf!r:.200} of type {type(leaf).__name__}."
+            f"number: {leaf!r:.200} of type {type(leaf).__name__}. Return tensors only."
         ) from e
     try:
         return tf.cast(tensor, canonical_dtype(tensor.dtype))

@@ -31,7 +31,7 @@ from jax2tf_bridge.cli._commands import (
 )
 from jax2tf_bridge.cli._console import Console, first_line
 from jax2tf_bridge.errors import BridgeError, InconclusiveShapeError, Message
-from jax2tf_bridge.inspecting import summary
+from jax2tf_bridge.inspecting import summarize_function
 from jax2tf_bridge.portable import AUTO, NoGradient, PortableFunction
 from jax2tf_bridge.serialization import write_function
 from shape_poly import Dim, is_symbolic_dim, symbolic_shape
@@ -156,7 +156,7 @@ def _run(options: argparse.Namespace, console: Console) -> None:
         write_function(options.output, portable)
     for platform, reason in portable.dropped_platforms:
         console.note(f"not for {platform}: {reason}")
-    report_output(options, options.output, [f"{options.output}: {summary(portable)}"])
+    report_output(options, options.output, [f"{options.output}: {summarize_function(portable)}"])
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from jax2tf_bridge.inspecting import (
     format_releases,
     iterate_function_files,
     read_saved_model,
-    summary,
+    summarize_function,
 )
 from jax2tf_bridge.portable import (
     PortableFunction,
@@ -41,9 +41,9 @@ from jax2tf_bridge.saved_model import (
     GRAPH_FILE,
     CalledModule,
     NewModule,
+    break_hard_link,
     edit_copy,
     read_message,
-    replace_file,
     replace_modules,
 )
 from jax2tf_bridge.serialization import read_function, write_function
@@ -106,7 +106,7 @@ def _run(options: argparse.Namespace, console: Console) -> None:
         retargeted = retarget(portable, target)
         # Stored gradients may be retargeted only now.
         write_function(output, retargeted, vjp_order=len(get_stored_functions(portable)) - 1)
-    report_output(options, output, [f"{output}: {summary(retargeted)}"])
+    report_output(options, output, [f"{output}: {summarize_function(retargeted)}"])
 
 
 def _choose_target(options: argparse.Namespace) -> Target:
@@ -167,14 +167,14 @@ def _retarget_directory(options: argparse.Namespace, target: Target, console: Co
         console.step(f"writing {output}"),
         edit_copy(source, output, overwrite=options.overwrite) as folder,
     ):
-        replace_file(folder / GRAPH_FILE)
+        break_hard_link(folder / GRAPH_FILE)
         with (folder / GRAPH_FILE).open("wb") as file:
             for part in graph:
                 file.write(part)
         # This file has digests of the old graph.
-        replace_file(folder / _FINGERPRINT)
+        break_hard_link(folder / _FINGERPRINT)
         for name, portable in functions.items():
-            replace_file(folder / name)
+            break_hard_link(folder / name)
             order = len(get_stored_functions(portable)) - 1
             write_function(folder / name, portable, vjp_order=order, arrays=False)
         runs_on = f"; runs on {_list_releases(folder)}" if target.xla else ""
@@ -222,8 +222,7 @@ def _retarget_graph(contents: SavedModelContents, target: Target, console: Conso
         modules = [retarget_module(called) for called in contents.modules]
         # Signatures that are TensorFlow's own operations have no module to retarget.
         functions = _retarget_files(contents, lambda f: retarget(f, target) if f.target.xla else f)
-        graph = replace_modules(read_message(as_path(contents.path)), modules)
-        return graph.parts, functions
+        return replace_modules(read_message(as_path(contents.path)), modules), functions
 
 
 def _rewrite_graph(contents: SavedModelContents, target: Target, console: Console) -> _NewParts:

@@ -71,7 +71,7 @@ def freeze_folder(folder: Path, runtime: str) -> dict[str, FrozenGraph]:
 
 
 def _freeze(function: Any) -> FrozenGraph:
-    frozen = freeze(function)
+    frozen = freeze(function, aggressive_inlining=True)
     names = sorted(function.structured_input_signature[1])
     inputs = {name: _port(tensor) for name, tensor in zip(names, frozen.inputs, strict=True)}
     names = sorted(function.structured_outputs)

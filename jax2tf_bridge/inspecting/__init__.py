@@ -10,8 +10,10 @@ from jax2tf_bridge.inspecting._functions import format_custom_calls as format_cu
 from jax2tf_bridge.inspecting._functions import format_gradients as format_gradients
 from jax2tf_bridge.inspecting._functions import format_releases as format_releases
 from jax2tf_bridge.inspecting._functions import natural_sort_key as natural_sort_key
-from jax2tf_bridge.inspecting._functions import summary as summary
+from jax2tf_bridge.inspecting._functions import summarize_function as summarize_function
 from jax2tf_bridge.inspecting._inspect import Inspection, inspect
+from jax2tf_bridge.inspecting._inspect import format_leaf_count as format_leaf_count
+from jax2tf_bridge.inspecting._inspect import format_weights_row as format_weights_row
 from jax2tf_bridge.inspecting._litert import LiteRTGraph as LiteRTGraph
 from jax2tf_bridge.inspecting._litert import LiteRTTensor as LiteRTTensor
 from jax2tf_bridge.inspecting._litert import ModelField as ModelField
@@ -33,8 +35,6 @@ from jax2tf_bridge.inspecting._saved_models import format_warm_up as format_warm
 from jax2tf_bridge.inspecting._saved_models import format_writer as format_writer
 from jax2tf_bridge.inspecting._saved_models import list_module_facts as list_module_facts
 from jax2tf_bridge.inspecting._saved_models import list_padding_options as list_padding_options
-from jax2tf_bridge.inspecting._weights import format_leaf_count as format_leaf_count
-from jax2tf_bridge.inspecting._weights import format_weights_row as format_weights_row
 from jax2tf_bridge.saved_model import SavedModelContents, read_saved_model
 
 __all__ = [

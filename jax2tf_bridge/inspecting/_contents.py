@@ -46,7 +46,7 @@ class ModuleContents:
       portable: its function, if the sidecar has it.
       releases: the TensorFlow releases that surely run it.
       unhandled: custom calls for which no TensorFlow release has a handler.
-      mismatch: the difference of the op's types from the module's; None if they agree.
+      mismatch: how the types of the op differ from those of the module; None if they agree.
       narrow: dtypes of arguments and results that TensorFlow passes incorrectly.
     """
 
@@ -143,9 +143,9 @@ def get_sidecar_signatures(contents: SavedModelContents) -> dict[str, Mapping[st
     return {name: entry for name, entry in signatures.items() if isinstance(entry, dict)}
 
 
-def list_updates(known: Mapping[str, object]) -> list[str]:
+def list_updates(sidecar_entry: Mapping[str, object]) -> list[str]:
     """Lists the paths of the weights that a signature of the sidecar changes."""
-    updates = known.get("updates")
+    updates = sidecar_entry.get("updates")
     paths = updates.values() if isinstance(updates, dict) else ()
     return [path for path in paths if isinstance(path, str)]
 
@@ -192,9 +192,9 @@ def _make_contents(
 
 
 def _drop_vouched_lapack(op: CalledModule) -> CalledModule:
-    """Drops the checks that vouch for handlers of linear algebra.
+    """Ignores the promise of other tools that linear algebra calls have handlers.
 
-    JAX has handlers for it, and other tools must disable the check to write such calls.
+    JAX has such handlers, and TensorFlow has none; a tool must disable the check to write a call.
     """
     checks = (c for c in op.disabled_checks if not is_linear_algebra(c.is_custom_call() or ""))
     return replace(op, disabled_checks=tuple(checks))

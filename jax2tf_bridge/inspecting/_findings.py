@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, TypeVar
 
 from jax2tf_bridge._utils import in_units, some
@@ -29,7 +29,7 @@ from jax2tf_bridge.targets import TENSORFLOW_RELEASES
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
-_LARGE, _HUGE, _NEAR_LIMIT = 1_000_000, 10_000_000, 1_000_000_000
+_LARGE_BYTES, _HUGE_BYTES, _NEAR_LIMIT_BYTES = 1_000_000, 10_000_000, 1_000_000_000
 _SHARDINGS = CALLS_OF_PARTS | {"Sharding", "xla.sdy.FuncResultSharding"}
 _NEWEST_RELEASE = list(TENSORFLOW_RELEASES)[-1]
 _NEWEST, _NEWEST_CONVENTION = TENSORFLOW_RELEASES[_NEWEST_RELEASE]
@@ -61,10 +61,10 @@ class Finding:
     modules: tuple[int, ...] = ()
 
 
-def shorten_text(text: str, most: int = 500) -> str:
-    """Puts a text from a file on one line, and cuts it off after `most` characters."""
+def shorten_text(text: str, max_length: int = 500) -> str:
+    """Puts a text from a file on one line, and cuts it off after `max_length` characters."""
     line = " ".join(text.split())
-    return line if len(line) <= most else f"{line[:most]}..."
+    return line if len(line) <= max_length else f"{line[:max_length]}..."
 
 
 def list_findings(
@@ -233,7 +233,9 @@ def _check_platforms(modules: Sequence[ModuleContents]) -> Iterator[Finding]:
 
 
 def _check_constants(modules: Sequence[ModuleContents]) -> Iterator[Finding]:
-    large = [m for m in modules if m.summary is not None and m.summary.constant_bytes >= _LARGE]
+    large = [
+        m for m in modules if m.summary is not None and m.summary.constant_bytes >= _LARGE_BYTES
+    ]
     if not large:
         return
     forward = _sum_constant_bytes(m for m in large if not m.order)
@@ -243,7 +245,7 @@ def _check_constants(modules: Sequence[ModuleContents]) -> Iterator[Finding]:
         text += f", {in_units(gradients)} of them in gradients"
     text += ": loading and compiling take long and much memory."
     yield Finding(
-        "warning" if forward + gradients >= _HUGE else "note",
+        "warning" if forward + gradients >= _HUGE_BYTES else "note",
         text,
         "Save the function with jax2tf_bridge.save, which stores captured arrays once, as "
         "variables; or pass them as arguments.",
@@ -312,7 +314,7 @@ def _check_files(contents: SavedModelContents) -> Iterator[Finding]:
 
 
 def _check_sizes(contents: SavedModelContents) -> Iterator[Finding]:
-    if contents.constants_size >= _LARGE:
+    if contents.constants_size >= _LARGE_BYTES:
         largest = contents.constants[0]
         yield Finding(
             "warning",
@@ -320,7 +322,7 @@ def _check_sizes(contents: SavedModelContents) -> Iterator[Finding]:
             f"largest is {shorten_text(largest.node, 100)} with {in_units(largest.size)}.",
             "Make them variables of the model.",
         )
-    if contents.graph_size >= _NEAR_LIMIT:
+    if contents.graph_size >= _NEAR_LIMIT_BYTES:
         yield Finding(
             "warning",
             f"saved_model.pb has {in_units(contents.graph_size)}, and TensorFlow reads at most "
@@ -347,61 +349,54 @@ def _check_serving(contents: SavedModelContents) -> Iterator[Finding]:
         for finding in _check_compilation(contents, entry, sidecar.get(entry.name, {}))
     )
     for finding, entries in by_finding.items():
-        yield finding.of(entries)
+        yield _name_signatures(finding, entries)
 
 
-@dataclass(frozen=True)
-class _SignatureFinding:
-    """A finding about signatures; in `text`, NAMES and ARE stand for them and their verb."""
-
-    severity: Severity
-    text: str
-    remedy: str
-
-    def of(self, entries: Sequence[EntryPoint]) -> Finding:
-        names = some([shorten_text(entry.name, 100) for entry in entries])
-        # Only the first match, since names from the file may follow it.
-        text = self.text.replace("NAMES ARE", f"NAMES {'is' if len(entries) == 1 else 'are'}", 1)
-        numbers = (n for entry in entries for n, order in entry.modules.items() if not order)
-        modules = tuple(dict.fromkeys(numbers))
-        return Finding(self.severity, text.replace("NAMES", names, 1), self.remedy, modules)
+def _name_signatures(finding: Finding, entries: Sequence[EntryPoint]) -> Finding:
+    """Replaces NAMES and ARE in the text of a finding by the signatures and their verb."""
+    names = some([shorten_text(entry.name, 100) for entry in entries])
+    # Only the first match, since names from the file may follow it.
+    text = finding.text.replace("NAMES ARE", f"NAMES {'is' if len(entries) == 1 else 'are'}", 1)
+    numbers = (n for entry in entries for n, order in entry.modules.items() if not order)
+    modules = tuple(dict.fromkeys(numbers))
+    return replace(finding, text=text.replace("NAMES", names, 1), modules=modules)
 
 
 def _check_compilation(
-    contents: SavedModelContents, entry: EntryPoint, known: Mapping[str, object]
-) -> Iterator[_SignatureFinding]:
+    contents: SavedModelContents, entry: EntryPoint, sidecar_entry: Mapping[str, object]
+) -> Iterator[Finding]:
     open_inputs = [port.name for port in entry.inputs if _is_open(port.type)]
     requests = contents.warm_up.requests if contents.warm_up is not None else 0
+    changes_weights = bool(list_updates(sidecar_entry))
     if not open_inputs:
         yield from _check_fixed_sizes(entry)
-        if not requests and not list_updates(known):
-            yield _SignatureFinding(
+        if not requests and not changes_weights:
+            yield Finding(
                 "note",
                 "The first request to NAMES waits for the compiler.",
                 "A file of warm-up requests makes TensorFlow Serving compile when it loads; "
                 "jax2tf_bridge.save writes one.",
             )
         return
-    where = some([shorten_text(i, 100) for i in open_inputs])
-    changes_weights = bool(list_updates(known))
-    if known.get("buckets"):
+    input_names = some([shorten_text(name, 100) for name in open_inputs])
+    if sidecar_entry.get("buckets"):
         if not requests and not changes_weights:
-            yield _SignatureFinding(
+            yield Finding(
                 "note",
                 "The first request to NAMES for each bucket waits for the compiler.",
                 "A file of warm-up requests makes TensorFlow Serving compile when it loads.",
             )
     elif requests:
-        yield _SignatureFinding(
+        yield Finding(
             "warning",
-            f"NAMES ARE compiled anew for each size of {where} that is not among the {requests} "
-            "warm-up requests, in the middle of a request.",
+            f"NAMES ARE compiled anew for each size of {input_names} that is not among the "
+            f"{requests} warm-up requests, in the middle of a request.",
             f"{_BUCKETS} pads to few sizes.",
         )
     else:
-        yield _SignatureFinding(
+        yield Finding(
             "warning",
-            f"NAMES ARE compiled anew for each size of {where}, in the middle of the first "
+            f"NAMES ARE compiled anew for each size of {input_names}, in the middle of the first "
             "request that has it.",
             f"{_BUCKETS} pads to few sizes."
             if changes_weights
@@ -409,12 +404,12 @@ def _check_compilation(
         )
 
 
-def _check_fixed_sizes(entry: EntryPoint) -> Iterator[_SignatureFinding]:
+def _check_fixed_sizes(entry: EntryPoint) -> Iterator[Finding]:
     first = [p.type.shape[0] for p in entry.inputs if p.type.shape]
     if not first:
         return
     is_one = 1 in first
-    yield _SignatureFinding(
+    yield Finding(
         "warning" if is_one else "note",
         f"All sizes of NAMES are fixed{' (to a batch of 1, it seems)' if is_one else ''}: requests "
         "of other sizes fail, and a server cannot batch them.",
@@ -434,7 +429,7 @@ def _check_gradients(contents: SavedModelContents) -> Iterator[Finding]:
         if entry.gradient is not None
         and not entry.joins_requests
         and not sidecar.get(entry.name, {}).get("updates")
-        and not _is_default(entry.gradient)
+        and not _is_as_requested(entry.gradient)
     )
     for (text, remedy), names in by_text.items():
         signatures = some([shorten_text(name, 100) for name in dict.fromkeys(names)])
@@ -451,15 +446,16 @@ def _check_keys(contents: SavedModelContents, beside: FunctionsBeside) -> Iterat
             continue
         weights = portable.in_tree.children[0].children[:1]
         names = [path for tree in weights for path in tree.leaf_paths("params")]
-        kept = {p for p, name in zip(portable.in_paths(), names, strict=False) if name in updated}
-        paths = [path for path in key_paths(portable, len(names)) if path not in kept]
+        # Keys that calls update differ in each call.
+        changing = {p for p, n in zip(portable.in_paths(), names, strict=False) if n in updated}
+        paths = [path for path in key_paths(portable, len(names)) if path not in changing]
         if paths:
             text = keys_text([shorten_text(path, 100) for path in paths], shorten_text(name, 100))
             yield Finding("note", text[0].upper() + text[1:])
 
 
-def _is_default(gradient: GradientOrders) -> bool:
-    """Returns whether gradients end only because no more were saved."""
+def _is_as_requested(gradient: GradientOrders) -> bool:
+    """Returns whether save() was not asked for more orders than are stored."""
     return gradient.orders > 0 and (
         not gradient.missing_because or _SAVED_UP_TO in gradient.missing_because
     )

@@ -284,8 +284,8 @@ def _format_runs_on(facts: Mapping[str, Any]) -> list[str]:
             "jax2tf-bridge retarget writes it without them, if plain StableHLO suffices",
         ]
     retarget = [] if facts["tensorflow"] else ["jax2tf-bridge retarget writes it for a known one"]
-    own = [] if facts["xla"] else ["as TensorFlow's own operations, without XLA"]
-    return [format_releases(facts["tensorflow"]), *own, *retarget]
+    without_xla = [] if facts["xla"] else ["as TensorFlow's own operations, without XLA"]
+    return [format_releases(facts["tensorflow"]), *without_xla, *retarget]
 
 
 def _format_gradient(gradient: Mapping[str, Any]) -> str:
@@ -348,7 +348,7 @@ def format_table(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
         yield f"{title + ':':{width}} {text}"
 
 
-def summary(portable: PortableFunction) -> str:
+def summarize_function(portable: PortableFunction) -> str:
     """Describes a portable function in one line."""
     arguments = [f"{p}: {a}" for p, a in zip(portable.in_paths(), portable.in_avals, strict=True)]
     results = [str(aval) for aval in portable.out_avals]

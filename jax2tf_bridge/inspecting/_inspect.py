@@ -8,12 +8,17 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
+from jax2tf_bridge._utils import array_type_text, in_units
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.inspecting._findings import Finding
-from jax2tf_bridge.inspecting._functions import describe_function, format_function
+from jax2tf_bridge.inspecting._functions import (
+    SCHEMA,
+    describe_function,
+    format_function,
+    natural_sort_key,
+)
 from jax2tf_bridge.inspecting._litert import describe_litert, format_litert, is_litert
 from jax2tf_bridge.inspecting._saved_models import describe_saved_model, format_saved_model
-from jax2tf_bridge.inspecting._weights import describe_weights, format_weights
 from jax2tf_bridge.portable import get_stored_functions
 from jax2tf_bridge.saved_model import read_saved_model
 from jax2tf_bridge.serialization import FlatBufferReader, read_function
@@ -21,6 +26,7 @@ from jax2tf_bridge.serialization.jax_exported import ExportedField
 from jax2tf_bridge.serialization.jaxfn import HEADER_SIZE, IDENTIFIER, parse_header
 from jax2tf_bridge.serving_requests import ExampleRequest, read_example_requests
 from jax2tf_bridge.storage import AnyPath, as_path
+from jax2tf_bridge.weights import guess_format, open_weights
 
 DEFAULT_OPS = 10
 """Number of the commonest operations of a module that are shown."""
@@ -33,7 +39,7 @@ class Inspection:
     Attributes:
       kind: "SavedModel", "function", "LiteRT model" or "weights".
       facts: what `--json` prints; docs/command-line.md has the schema.
-      modules: StableHLO of each entry of `facts["modules"]`; None if it cannot be read.
+      modules: the StableHLO of each entry of `facts["modules"]`; None if it cannot be read.
     """
 
     kind: Literal["SavedModel", "function", "LiteRT model", "weights"]
@@ -80,11 +86,38 @@ class Inspection:
         return self.text()
 
 
+def _format_weights(facts: Mapping[str, Any], ops: int) -> Iterator[str]:
+    file, weights = facts["file"], facts["weights"]
+    yield f"{file['path']}, weights in {file['format']}, {in_units(file['bytes'])}"
+    yield ""
+    rows = [format_weights_row(leaf) for leaf in weights["list"]]
+    width, types = (max((len(row[i]) for row in rows), default=0) for i in (0, 1))
+    for path, kind, size in rows:
+        yield f"  {path:{width}}  {kind:{types}}  {size}".rstrip()
+    yield ""
+    yield f"{format_leaf_count(weights)}, {in_units(weights['bytes'])}"
+    for name, text in facts["metadata"].items():
+        yield f"{name}: {text}"
+
+
+def format_weights_row(leaf: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Returns path, type and size of a leaf, as text."""
+    if leaf["dtype"] is None:
+        return leaf["path"], "no array", ""
+    kind = array_type_text(leaf["dtype"], leaf["shape"])
+    return leaf["path"], kind, in_units(leaf["bytes"])
+
+
+def format_leaf_count(weights: Mapping[str, Any]) -> str:
+    """Formats the number of leaves."""
+    return "1 leaf" if weights["count"] == 1 else f"{weights['count']:,} leaves"
+
+
 _LINE_FORMATTERS: Mapping[str, Callable[[Mapping[str, Any], int], Iterator[str]]] = {
     "SavedModel": format_saved_model,
     "function": format_function,
     "LiteRT model": format_litert,
-    "weights": format_weights,
+    "weights": _format_weights,
 }
 
 
@@ -134,7 +167,7 @@ def _inspect_file(path: AnyPath) -> Inspection:
     try:
         return _inspect_function(path)
     except FileFormatError:
-        facts = None if start[4:] == IDENTIFIER else describe_weights(path)
+        facts = None if start[4:] == IDENTIFIER else _describe_weights(path)
         if facts is None:
             raise
         return Inspection("weights", facts)
@@ -162,3 +195,45 @@ def _describe_file(path: AnyPath) -> dict[str, Any]:
         format_name = "jax.export"
         version = root.integer(ExportedField.SERIALIZATION_VERSION)
     return {"path": str(path), "format": format_name, "version": version, "bytes": size}
+
+
+def _describe_weights(path: AnyPath) -> dict[str, Any] | None:
+    """Describes a weights file, leaves in natural order; None for other files."""
+    try:
+        file = open_weights(path)
+    except FileFormatError as e:
+        with path.open("rb") as stream:
+            other_format = guess_format(stream.read(16))
+        if other_format is None or path.stat().st_size == 0:
+            return None
+        raise FileFormatError(
+            f"{path} holds no function, and no weights in msgpack or safetensors. It seems to "
+            f"be {other_format}.",
+            file=str(path),
+        ) from e
+    with file:
+        if "" in file:  # a single number or text, as which many other files can be read
+            return None
+        leaves = [
+            {
+                "path": leaf,
+                "dtype": None if info.dtype is None else info.dtype.name,
+                "shape": None if info.shape is None else list(info.shape),
+                "bytes": info.nbytes,
+            }
+            for leaf, info in sorted(file.info.items(), key=lambda item: natural_sort_key(item[0]))
+        ]
+        return {
+            "schema": SCHEMA,
+            "file": {
+                "path": str(path),
+                "format": file.format_name,
+                "bytes": path.stat().st_size,
+            },
+            "weights": {
+                "count": len(leaves),
+                "bytes": sum(info.nbytes for info in file.info.values()),
+                "list": leaves,
+            },
+            "metadata": dict(file.metadata),
+        }

@@ -34,22 +34,20 @@ def describe_litert(path: AnyPath) -> dict[str, Any]:
       OSError: the file cannot be read.
     """
     data = path.read_bytes()
-    return _Description(FlatBufferReader(data, what="A LiteRT model", file=str(path)).root()).facts(
-        str(path), len(data)
-    )
+    return _Model(data, str(path)).describe(str(path), len(data))
 
 
-class _Description:
-    def __init__(self, model: FlatBufferTable) -> None:
-        self.model = model
-        self.buffers = model.tables(ModelField.BUFFERS)
-        self.subgraphs = model.tables(ModelField.SUBGRAPHS)
+class _Model:
+    def __init__(self, data: bytes, file: str | None = None) -> None:
+        self.model = FlatBufferReader(data, what="A LiteRT model", file=file).root()
+        self.buffers = self.model.tables(ModelField.BUFFERS)
+        self.subgraphs = self.model.tables(ModelField.SUBGRAPHS)
         self.tensors = [s.tables(SubGraphField.TENSORS) for s in self.subgraphs]
         self.operators = [
-            _get_operator_name(code) for code in model.tables(ModelField.OPERATOR_CODES)
+            _get_operator_name(code) for code in self.model.tables(ModelField.OPERATOR_CODES)
         ]
 
-    def facts(self, path: str, size: int) -> dict[str, Any]:
+    def describe(self, path: str, size: int) -> dict[str, Any]:
         counts = self._count_operators()
         codes = {name: custom for name, custom in self.operators if name in counts}
         return {
@@ -84,91 +82,86 @@ class _Description:
         if signatures or not self.subgraphs:
             return [self._describe_signature(signature) for signature in signatures]
         main = self.subgraphs[0]
+
+        def describe_ports(field: Field) -> list[dict[str, Any]]:
+            tensors = [
+                _get_entry(self.tensors[0], index, main, field) for index in main.integers(field)
+            ]
+            return [_describe_port(t.string(LiteRTTensorField.NAME) or "", t) for t in tensors]
+
         return [
             {
                 "name": None,
-                "inputs": self._describe_ports(main, SubGraphField.INPUTS),
-                "outputs": self._describe_ports(main, SubGraphField.OUTPUTS),
+                "inputs": describe_ports(SubGraphField.INPUTS),
+                "outputs": describe_ports(SubGraphField.OUTPUTS),
             }
         ]
-
-    def _describe_ports(self, main: FlatBufferTable, field: Field) -> list[dict[str, Any]]:
-        tensors = [_at(self.tensors[0], index, main, field) for index in main.integers(field)]
-        return [_describe_port(t.string(LiteRTTensorField.NAME) or "", t) for t in tensors]
 
     def _describe_signature(self, signature: FlatBufferTable) -> dict[str, Any]:
         tensors = _look_up(self.tensors, signature, SignatureDefField.SUBGRAPH_INDEX)
 
-        def ports(maps: Sequence[FlatBufferTable]) -> list[dict[str, Any]]:
+        def describe_ports(field: Field) -> list[dict[str, Any]]:
             return [
                 _describe_port(
-                    entry.string(TensorMapField.NAME) or "",
-                    _look_up(tensors, entry, TensorMapField.TENSOR_INDEX),
+                    port.string(TensorMapField.NAME) or "",
+                    _look_up(tensors, port, TensorMapField.TENSOR_INDEX),
                 )
-                for entry in maps
+                for port in signature.tables(field)
             ]
 
         return {
             "name": signature.string(SignatureDefField.SIGNATURE_KEY) or "",
-            "inputs": ports(signature.tables(SignatureDefField.INPUTS)),
-            "outputs": ports(signature.tables(SignatureDefField.OUTPUTS)),
+            "inputs": describe_ports(SignatureDefField.INPUTS),
+            "outputs": describe_ports(SignatureDefField.OUTPUTS),
         }
 
-    def signature(self, name: str, file: str) -> LiteRTSignatureGraph:
+    def read_signature(self, name: str, file: str) -> LiteRTSignature:
         tables = self.model.tables(ModelField.SIGNATURE_DEFS)
         by_name = {t.string(SignatureDefField.SIGNATURE_KEY) or "": t for t in tables}
         key = name if name in by_name or len(by_name) != 1 else next(iter(by_name))
         if key not in by_name:
-            there = f"only {', '.join(by_name)}" if by_name else "none at all"
+            others = f"only {', '.join(by_name)}" if by_name else "none at all"
             raise BridgeError(
-                f"{file} has no signature {name}, {there}. Convert the model again, with its "
+                f"{file} has no signature {name}, {others}. Convert the model again, with its "
                 "signatures."
             )
-        table, field = by_name[key], SignatureDefField.SUBGRAPH_INDEX
-        number = table.integer(field)
-        tensors = _look_up(self.tensors, table, field)
+        table = by_name[key]
+        number = table.integer(SignatureDefField.SUBGRAPH_INDEX)
+        tensors = _look_up(self.tensors, table, SignatureDefField.SUBGRAPH_INDEX)
 
-        def places(maps: Sequence[FlatBufferTable]) -> dict[str, int]:
+        def read_ports(field: Field) -> dict[str, int]:
             index = TensorMapField.TENSOR_INDEX
-            for entry in maps:
-                _look_up(tensors, entry, index)
-            return {entry.string(TensorMapField.NAME) or "": entry.integer(index) for entry in maps}
+            ports = table.tables(field)
+            for port in ports:
+                _look_up(tensors, port, index)  # raises if there is no such tensor
+            return {port.string(TensorMapField.NAME) or "": port.integer(index) for port in ports}
 
-        return LiteRTSignatureGraph(
+        return LiteRTSignature(
             key,
             number,
-            places(table.tables(SignatureDefField.INPUTS)),
-            places(table.tables(SignatureDefField.OUTPUTS)),
-            [tensor.string(LiteRTTensorField.NAME) or "" for tensor in tensors],
-            self._read_operators(number),
+            read_ports(SignatureDefField.INPUTS),
+            read_ports(SignatureDefField.OUTPUTS),
+            self.read_graph(number),
         )
 
-    def graphs(self) -> list[LiteRTGraph]:
-        return [
-            LiteRTGraph([_read_tensor(t) for t in tensors], self._read_operators(number))
-            for number, tensors in enumerate(self.tensors)
-        ]
+    def read_graph(self, number: int) -> LiteRTGraph:
+        tensors = self.tensors[number]
 
-    def _read_operators(self, subgraph: int) -> list[LiteRTOperator]:
-        tensors = self.tensors[subgraph]
-
-        def numbers(operator: FlatBufferTable, field: Field) -> tuple[int, ...]:
+        def read_numbers(operator: FlatBufferTable, field: Field) -> tuple[int, ...]:
             for index in operator.integers(field):
                 if index != -1:
-                    _at(tensors, index, operator, field)
+                    _get_entry(tensors, index, operator, field)  # raises if there is no such tensor
             return tuple(operator.integers(field))
 
-        operators = []
-        for operator in self.subgraphs[subgraph].tables(SubGraphField.OPERATORS):
-            kind, _ = _look_up(self.operators, operator, OperatorField.OPCODE_INDEX)
-            operators.append(
-                LiteRTOperator(
-                    kind,
-                    numbers(operator, OperatorField.INPUTS),
-                    numbers(operator, OperatorField.OUTPUTS),
-                )
+        operators = [
+            LiteRTOperator(
+                _look_up(self.operators, operator, OperatorField.OPCODE_INDEX)[0],
+                read_numbers(operator, OperatorField.INPUTS),
+                read_numbers(operator, OperatorField.OUTPUTS),
             )
-        return operators
+            for operator in self.subgraphs[number].tables(SubGraphField.OPERATORS)
+        ]
+        return LiteRTGraph(list(map(_read_tensor, tensors)), operators)
 
     def _describe_weights(self) -> dict[str, int]:
         """Counts the constants of all functions, each buffer once."""
@@ -205,51 +198,14 @@ class LiteRTOperator:
 
 
 @dataclass(frozen=True)
-class LiteRTSignatureGraph:
-    """Signature of a LiteRT model, and the function behind it.
-
-    Attributes:
-      name: its name.
-      subgraph: the number of the function.
-      inputs: the numbers of the tensors of the inputs.
-      outputs: the numbers of the tensors of the outputs.
-      tensors: the names of all tensors.
-      operators: the operators in the order in which they run.
-    """
-
-    name: str
-    subgraph: int
-    inputs: Mapping[str, int]
-    outputs: Mapping[str, int]
-    tensors: Sequence[str]
-    operators: Sequence[LiteRTOperator]
-
-
-def read_litert_signature(data: bytes, name: str, file: str) -> LiteRTSignatureGraph:
-    """Reads the graph of a signature of a LiteRT model.
-
-    Args:
-      data: the bytes of the file.
-      name: the signature; the only one of a model is read whatever its name is.
-      file: the path of the file, for messages.
-
-    Raises:
-      FileFormatError: the file is damaged, or is not a LiteRT model.
-      BridgeError: it has several signatures, and none of this name, or none at all.
-    """
-    model = FlatBufferReader(data, what="A LiteRT model", file=file).root()
-    return _Description(model).signature(name, file)
-
-
-@dataclass(frozen=True)
 class LiteRTTensor:
     """Tensor of a function.
 
     Attributes:
       name: its name.
       dtype: the name of its dtype.
-      scale, zero_point: it stands for the numbers `scale * (element - zero_point)`, or, without a
-        scale or with one for each channel, None and 0.
+      scale, zero_point: the elements stand for the numbers `scale * (element - zero_point)`. None
+        and 0 for a tensor that is not quantised, or has a scale for each channel.
     """
 
     name: str
@@ -271,13 +227,48 @@ class LiteRTGraph:
     operators: Sequence[LiteRTOperator]
 
 
+@dataclass(frozen=True)
+class LiteRTSignature:
+    """Signature of a LiteRT model, and the function behind it.
+
+    Attributes:
+      name: its name.
+      subgraph: the number of the function.
+      inputs: the numbers of the tensors of the inputs.
+      outputs: the numbers of the tensors of the outputs.
+      graph: the function.
+    """
+
+    name: str
+    subgraph: int
+    inputs: Mapping[str, int]
+    outputs: Mapping[str, int]
+    graph: LiteRTGraph
+
+
+def read_litert_signature(data: bytes, name: str, file: str) -> LiteRTSignature:
+    """Reads a signature of a LiteRT model.
+
+    Args:
+      data: the bytes of the file.
+      name: the name of the signature; a model's only signature may have another name.
+      file: the path of the file, for messages.
+
+    Raises:
+      FileFormatError: the file is damaged, or is not a LiteRT model.
+      BridgeError: it has several signatures, and none of this name; or it has none.
+    """
+    return _Model(data, file).read_signature(name, file)
+
+
 def read_litert_graphs(data: bytes) -> list[LiteRTGraph]:
     """Reads the functions of a LiteRT model.
 
     Raises:
       FileFormatError: the bytes are damaged.
     """
-    return _Description(FlatBufferReader(data, what="A LiteRT model").root()).graphs()
+    model = _Model(data)
+    return [model.read_graph(number) for number in range(len(model.subgraphs))]
 
 
 def _read_tensor(tensor: FlatBufferTable) -> LiteRTTensor:
@@ -297,10 +288,10 @@ def _read_tensor(tensor: FlatBufferTable) -> LiteRTTensor:
 
 def _look_up(entries: Sequence[Any], table: FlatBufferTable, field: Field) -> Any:
     """Returns the entry whose number is in a field."""
-    return _at(entries, table.integer(field), table, field)
+    return _get_entry(entries, table.integer(field), table, field)
 
 
-def _at(entries: Sequence[Any], index: int, table: FlatBufferTable, field: Field) -> Any:
+def _get_entry(entries: Sequence[Any], index: int, table: FlatBufferTable, field: Field) -> Any:
     if not 0 <= index < len(entries):
         raise table.error(field, f"a number below {len(entries)}", f"{index}")
     return entries[index]

@@ -35,8 +35,8 @@ from jax2tf_bridge.saved_model import (
     SavedModelContents,
     SignaturePort,
     TensorSpec,
-    bucket_texts,
-    padding_texts,
+    format_buckets,
+    format_padding,
 )
 from jax2tf_bridge.serialization import collect_vjps
 from jax2tf_bridge.targets import TENSORFLOW_RELEASES
@@ -51,7 +51,7 @@ def describe_saved_model(contents: SavedModelContents) -> dict[str, Any]:
     signatures = [e for e in contents.entries if e.is_signature]
     methods = [e for e in contents.entries if not e.is_signature]
     sidecar = get_sidecar_signatures(contents)
-    own = contents.tensorflow if beside.own_operations else None
+    writer = contents.tensorflow if beside.own_operations else None
     warm_up = contents.warm_up
     return {
         "schema": SCHEMA,
@@ -67,8 +67,8 @@ def describe_saved_model(contents: SavedModelContents) -> dict[str, Any]:
             {"severity": f.severity, "text": f.text, "remedy": f.remedy, "modules": list(f.modules)}
             for f in list_findings(contents, modules, beside)
         ],
-        "tensorflow": _find_releases([m for m in modules if not m.order], own),
-        "tensorflow_for_gradients": _find_releases([m for m in modules if m.order], own),
+        "tensorflow": _find_releases([m for m in modules if not m.order], writer),
+        "tensorflow_for_gradients": _find_releases([m for m in modules if m.order], writer),
         "platforms": _find_platforms(modules),
         "signatures": [
             _describe_signature(e, sidecar.get(e.name, {}), beside.own_operations.get(e.name))
@@ -77,7 +77,10 @@ def describe_saved_model(contents: SavedModelContents) -> dict[str, Any]:
         "methods": [_describe_entry(e) for e in methods],
         "more_methods": contents.more_entries,
         # Functions first, then gradients, then modules that nothing runs.
-        "modules": [_describe_module(m) for m in sorted(modules, key=_sort_key)],
+        "modules": [
+            _describe_module(m)
+            for m in sorted(modules, key=lambda m: (m.order is None, m.order or 0, m.op.number))
+        ],
         "variables": {
             "count": len(contents.variables),
             "bytes": sum(v.type.size or 0 for v in contents.variables),
@@ -106,17 +109,13 @@ def describe_saved_model(contents: SavedModelContents) -> dict[str, Any]:
     }
 
 
-def _sort_key(module: ModuleContents) -> tuple[bool, int, int]:
-    return module.order is None, module.order or 0, module.op.number
-
-
 def _find_releases(modules: Sequence[ModuleContents], written_by: str | None) -> list[str]:
     """Returns the releases that surely run all of the modules; none for no modules.
 
     Args:
       modules: modules of the model.
-      written_by: the TensorFlow release that wrote its own operations beside the modules, which
-        newer releases run; None without such operations.
+      written_by: the TensorFlow release that wrote operations of its own, which newer releases
+        run; None without such operations.
     """
     if not modules and written_by is None:
         return []
@@ -132,31 +131,32 @@ def _find_platforms(modules: Sequence[ModuleContents]) -> list[str]:
 
 
 def _describe_signature(
-    entry: EntryPoint, known: Mapping[str, object], own: PortableFunction | None
+    entry: EntryPoint, sidecar_entry: Mapping[str, object], own_function: PortableFunction | None
 ) -> dict[str, Any]:
-    """Describes a signature; `own` is its function if it runs as TensorFlow's own operations."""
-    buckets = known.get("buckets")
-    described = _describe_entry(entry)
-    if own is not None and described["gradient"] is None:
-        orders = len(collect_vjps(own, None, MAX_GRADIENT_ORDERS)) - 1
-        described["gradient"] = {"orders": orders, "then": "", "left_out": False}
+    """Describes a signature; `own_function` is its function if it runs without XLA."""
+    facts = _describe_entry(entry)
+    if own_function is not None and facts["gradient"] is None:
+        orders = len(collect_vjps(own_function, None, MAX_GRADIENT_ORDERS)) - 1
+        facts["gradient"] = {"orders": orders, "then": "", "left_out": False}
     return {
-        **described,
-        "own_operations": own is not None,
-        "own_gradient": own is not None
-        and own.tensorflow_differentiates
+        **facts,
+        "own_operations": own_function is not None,
+        "own_gradient": own_function is not None
+        and own_function.tensorflow_differentiates
         and not entry.joins_requests,
         "inputs": [
-            {**_describe_port(p, known.get("inputs")), "has_default": p.has_default}
+            {**_describe_port(p, sidecar_entry.get("inputs")), "has_default": p.has_default}
             for p in entry.inputs
         ],
-        "outputs": [_describe_port(p, known.get("outputs")) for p in entry.outputs],
-        "buckets": _clean_buckets(buckets),
-        "unchecked_padding": _filter_names(known.get("unchecked_padding")),
-        "masks": list(_as_mapping(known.get("masks"))),
-        "pad_values": {n: _as_text(v) for n, v in _as_mapping(known.get("pad_values")).items()},
+        "outputs": [_describe_port(p, sidecar_entry.get("outputs")) for p in entry.outputs],
+        "buckets": _clean_buckets(sidecar_entry.get("buckets")),
+        "unchecked_padding": _filter_names(sidecar_entry.get("unchecked_padding")),
+        "masks": list(_as_mapping(sidecar_entry.get("masks"))),
+        "pad_values": {
+            n: _as_text(v) for n, v in _as_mapping(sidecar_entry.get("pad_values")).items()
+        },
         "joins_requests": entry.joins_requests,
-        "updates": list_updates(known),
+        "updates": list_updates(sidecar_entry),
     }
 
 
@@ -193,17 +193,16 @@ def _describe_entry(entry: EntryPoint) -> dict[str, Any]:
     }
 
 
-def _describe_port(port: SignaturePort, known: object) -> dict[str, Any]:
-    described = {"name": port.name, **_describe_type(port.type), "tensor": port.tensor}
-    entry = known.get(port.name) if isinstance(known, dict) else None
-    names = _split_shape(entry.get("shape")) if isinstance(entry, dict) else None
-    shape = described["shape"]
+def _describe_port(port: SignaturePort, sidecar_ports: object) -> dict[str, Any]:
+    facts = {"name": port.name, **_describe_type(port.type), "tensor": port.tensor}
+    entry = _as_mapping(_as_mapping(sidecar_ports).get(port.name))
+    names, shape = _split_shape(entry.get("shape")), facts["shape"]
     # The bridge's sidecar names open sizes; the signature has the numbers.
     if names is not None and shape is not None and len(names) == len(shape):
-        described["shape"] = [
+        facts["shape"] = [
             name if size is None else size for name, size in zip(names, shape, strict=True)
         ]
-    return described
+    return facts
 
 
 def _split_shape(text: object) -> list[str] | None:
@@ -356,12 +355,12 @@ def format_signature_facts(signature: Mapping[str, Any]) -> str:
         parts.append("runs no module" if gradient is None else format_gradients(gradient["orders"]))
     if updates := signature["updates"]:
         parts.append(f"changes {len(updates)} weight{'s' * (len(updates) > 1)}")
-    return "; ".join([*parts, *bucket_texts(buckets or {}), *list_padding_options(signature)])
+    return "; ".join([*parts, *format_buckets(buckets or {}), *list_padding_options(signature)])
 
 
 def list_padding_options(signature: Mapping[str, Any]) -> list[str]:
     """Lists the padding options of a signature."""
-    return padding_texts(
+    return format_padding(
         signature["pad_values"],
         signature["masks"],
         signature["unchecked_padding"],
@@ -369,9 +368,9 @@ def list_padding_options(signature: Mapping[str, Any]) -> list[str]:
     )
 
 
-def format_array_type(described: Mapping[str, Any]) -> str:
+def format_array_type(facts: Mapping[str, Any]) -> str:
     """Formats a dtype and a shape, with "?" for open sizes."""
-    return array_type_text(described["dtype"], described["shape"])
+    return array_type_text(facts["dtype"], facts["shape"])
 
 
 def format_model_releases(facts: Mapping[str, Any]) -> str:

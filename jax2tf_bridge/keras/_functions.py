@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from jax2tf_bridge._dtypes import find_dtype
+from jax2tf_bridge._utils import some
 from jax2tf_bridge.errors import (
     LayerError,
     ShapeError,
@@ -24,7 +25,7 @@ from jax2tf_bridge.signatures import PARAMS, leaf_names
 from jax2tf_bridge.to_tensorflow import Constants, call_flat, cast_if_needed, check_shapes, op_dtype
 from shape_poly import shape_text
 
-KeyWords = Callable[[int], tf.Tensor]
+DrawKeyWords = Callable[[int], tf.Tensor]
 """Draws a number of uint32 words for new PRNG keys."""
 
 
@@ -91,18 +92,17 @@ class LayerFunction:
         """Lists the inputs as text, such as "ids: int32[b,n] and mask: bool[b,n]"."""
         texts = [f"{path}: {aval}" for path, aval in self.inputs]
         if len(texts) > _MAX_LISTED_INPUTS:
-            texts = [
-                *texts[: _MAX_LISTED_INPUTS - 1],
-                f"{len(texts) - _MAX_LISTED_INPUTS + 1} more",
-            ]
-        return " and ".join(filter(None, [", ".join(texts[:-1]), *texts[-1:]])) or "no inputs"
+            return some(texts, _MAX_LISTED_INPUTS - 1)
+        *first, last = texts or ["no inputs"]
+        return " and ".join(filter(None, [", ".join(first), last]))
 
     def _flatten_inputs(self, layer: str, inputs: Any) -> list[Any]:
         arguments = self._arguments
-        named = self._list_input_names()
-        if isinstance(inputs, Mapping) and inputs.keys() == set(named):
-            leaves = [inputs[name] for name in named]
-            return self._flatten_values(layer, [(name, _LEAF) for name in named], leaves)
+        # The names of the inputs in the SavedModel's signature; others keep their paths.
+        input_names = [self.input_names.get(path, path) for path, _ in self.inputs]
+        if self.input_names and isinstance(inputs, Mapping) and inputs.keys() == set(input_names):
+            leaves = [inputs[name] for name in input_names]
+            return self._flatten_values(layer, [(name, _LEAF) for name in input_names], leaves)
         if len(arguments) == 1:
             ((name, tree),) = arguments
             by_name = isinstance(inputs, Mapping) and inputs.keys() == {name}
@@ -131,12 +131,6 @@ class LayerFunction:
             raise self._make_misfit_error(layer, problems)
         return leaves
 
-    def _list_input_names(self) -> list[str]:
-        """Lists the inputs' names in the SavedModel's signature; others keep their paths."""
-        if not self.input_names:
-            return []
-        return [self.input_names.get(path, path) for path, _ in self.inputs]
-
     def _make_misfit_error(self, layer: str, problems: Sequence[str]) -> StructureError:
         names = [name for name, _ in self._arguments]
         advice = []
@@ -162,8 +156,10 @@ class LayerFunction:
             dtype = aval.op_dtype if leaf.dtype is None else tf.as_dtype(leaf.dtype).name
             expected = [size if isinstance(size, int) else None for size in aval.op_shape]
             if not shape.is_compatible_with(expected):
-                known = None if shape.rank is None else shape_text(tuple(shape.as_list()))
-                shapes.append(f"{path}: expected shape {shape_text(aval.op_shape)}, got {known}")
+                shapes.append(
+                    f"{path}: expected shape {shape_text(aval.op_shape)}, got "
+                    f"{shape_text(shape.as_list())}"
+                )
             if not _is_castable(dtype, aval.op_dtype):
                 dtypes.append(f"{path}: expected {aval.op_dtype}, got {dtype}")
         if shapes or dtypes:
@@ -186,11 +182,9 @@ class LayerFunction:
         Raises:
           StructureError, ShapeError, DTypeError: the inputs do not fit.
         """
-        leaves = self.check_inputs(layer, inputs)
-        remaining = iter(leaves)
+        remaining = iter(self.check_inputs(layer, inputs))
         portable = self.portable
-        first = len(self.weights)
-        shapes = [aval.op_shape for aval in portable.in_avals[:first]]
+        shapes = [aval.op_shape for _, _, aval in self.weights]
         shapes += [
             a.op_shape if a.is_key else next(remaining).shape for _, a in self._data_arguments
         ]
@@ -203,13 +197,12 @@ class LayerFunction:
                 )
             ]
             try:
-                known = check_shapes(portable, args).results
+                result_shapes = check_shapes(portable, args).results
             except tf.errors.InvalidArgumentError as e:
                 raise ShapeError(f"The inputs do not fit {layer}. {e.message}") from e
-        avals = portable.out_avals
         return [
             (shape, op_dtype(aval, f"A result of {portable.name}").name)
-            for shape, aval in zip(known, avals, strict=True)
+            for shape, aval in zip(result_shapes, portable.out_avals, strict=True)
         ]
 
     def call(
@@ -217,7 +210,7 @@ class LayerFunction:
         layer: str,
         weights: Mapping[str, tf.Tensor],
         inputs: Any,
-        key_words: KeyWords,
+        key_words: DrawKeyWords,
         constants: Constants,
     ) -> list[tf.Tensor]:
         """Runs the function; returns the flat results.

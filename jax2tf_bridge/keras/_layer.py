@@ -13,10 +13,15 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.errors import DTypeError, LayerError, ShapeError, StructureError, format_bullets
-from jax2tf_bridge.keras._config import make_model_config, read_model_config
-from jax2tf_bridge.keras._jax_function import JaxFunction
-from jax2tf_bridge.keras._model import LayerConstants, LayerModel, LayerOptions, LayerWeight
-from jax2tf_bridge.keras._sources import resolve_source
+from jax2tf_bridge.keras._model import (
+    LayerConstants,
+    LayerModel,
+    LayerOptions,
+    LayerWeight,
+    make_model_config,
+    read_model_config,
+)
+from jax2tf_bridge.keras._sources import JaxFunction, resolve_source
 from jax2tf_bridge.portable import AUTO, HoldsPortable, PolyConstraints, PortableFunction
 from jax2tf_bridge.saving.weights import read_prefixes
 from jax2tf_bridge.signatures import differences
@@ -135,7 +140,7 @@ class KerasLayer(keras.layers.Layer):  # type: ignore[misc]
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         # Export and check before Keras builds and calls the layer: Keras passes no dtypes to
         # `build`, and wraps error messages of `call` in its own.
-        specs = keras.tree.map_structure(_describe_input, inputs)
+        specs = keras.tree.map_structure(_make_input_spec, inputs)
         self._export(specs)
         self._require_state("call it").model.function(False).check_inputs(self._subject, specs)
         return super().__call__(inputs, *args, **kwargs)
@@ -244,12 +249,8 @@ class KerasLayer(keras.layers.Layer):  # type: ignore[misc]
 
     def _export(self, inputs: Any) -> None:
         if self._pending is not None:
-            pending, self._pending = self._pending, None
-            try:
-                self._set_up(pending.export_model(f"The layer {self.name!r}", inputs))
-            except BaseException:
-                self._pending = pending
-                raise
+            self._set_up(self._pending.export_model(f"The layer {self.name!r}", inputs))
+            self._pending = None
 
     def _set_up(self, model: LayerModel) -> None:
         weights = {weight.name: self._make_variable(weight) for weight in model.weights}
@@ -299,7 +300,7 @@ class KerasLayer(keras.layers.Layer):  # type: ignore[misc]
         stored: dict[str, Any] = {}
         for name, variable in variables:
             key = name.replace("/", ".")
-            while key in stored:
+            while key in stored:  # "a.b" and "a/b" have the same key
                 key += "_"
             stored[key] = variable
         return stored
@@ -334,15 +335,14 @@ def _is_float8(dtype: np.dtype[Any]) -> bool:
     return dtype.name.startswith("float8_")
 
 
-def _describe_input(value: Any) -> Any:
+def _make_input_spec(value: Any) -> Any:
     if value is None:
-        return value
-    if isinstance(value, keras.KerasTensor):
-        _check_kind(value)
         return value
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         value = np.asarray(value)
     _check_kind(value)
+    if isinstance(value, keras.KerasTensor):
+        return value
     dtype = getattr(value.dtype, "name", value.dtype)
     shape = tf.TensorShape(value.shape)
     if shape.rank is None:

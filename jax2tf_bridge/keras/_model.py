@@ -1,7 +1,10 @@
-"""The model of a layer: its functions, weights and captured arrays, and the layer's options."""
+"""The model of a layer: its functions, weights, captured arrays and options; and its config."""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,8 +13,11 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge._dtypes import is_differentiable
+from jax2tf_bridge._utils import JsonProblem, JsonValue
+from jax2tf_bridge._version import __version__
 from jax2tf_bridge.errors import (
     BridgeError,
+    FileFormatError,
     LayerError,
     StructureError,
     format_bullets,
@@ -27,6 +33,7 @@ from jax2tf_bridge.portable import (
 )
 from jax2tf_bridge.saving.signatures import choose_order
 from jax2tf_bridge.saving.weights import check_prefixes, has_prefix, is_trainable
+from jax2tf_bridge.serialization import deserialize, serialize
 from jax2tf_bridge.signatures import (
     PathWeights,
     WeightLeaf,
@@ -46,7 +53,7 @@ from jax2tf_bridge.to_tensorflow import (
     op_dtype,
 )
 
-Value = Callable[[], np.ndarray]
+ReadValue = Callable[[], np.ndarray]
 """Reads the initial value of a weight."""
 
 
@@ -66,7 +73,7 @@ class LayerWeight:
     shape: tuple[int, ...]
     dtype: str
     trainable: bool
-    value: Value | None
+    value: ReadValue | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +100,7 @@ class LayerModel:
         mutable: Sequence[str],
         leaves: Sequence[WeightLeaf],
         trainable: Callable[[WeightLeaf], bool],
-        constant_value: Callable[[PortableFunction, LiftedConstant], Value | None],
+        constant_value: Callable[[PortableFunction, LiftedConstant], ReadValue | None],
     ) -> LayerModel:
         """Joins functions and weights.
 
@@ -114,11 +121,12 @@ class LayerModel:
         )
         updated = _find_updated(functions, mutable, by_name)
         constants: dict[Key, LayerWeight] = {}
-        taken = set(by_name)
-        for portable in (p for function in functions for p in _make_gradients(function.portable)):
+        used_names = set(by_name)
+        portables = [p for function in functions for p in _collect_gradients(function.portable)]
+        for portable in portables:
             for constant in portable.lifted_constants:
                 if (key := constant_key(constant)) not in constants:
-                    name = _make_unique(f"constants/{constant.name or 'constant'}", taken)
+                    name = _make_unique(f"constants/{constant.name or 'constant'}", used_names)
                     value = constant_value(portable, constant)
                     constants[key] = _make_constant(portable, constant, name, value)
         return LayerModel(
@@ -154,7 +162,7 @@ class LayerModel:
         )
 
 
-def count_gradient_orders(portable: PortableFunction) -> int:
+def _count_gradient_orders(portable: PortableFunction) -> int:
     """Returns how many orders of gradients are stored with a function.
 
     It is 0 for functions that TensorFlow differentiates itself, and for functions without
@@ -168,9 +176,9 @@ def count_gradient_orders(portable: PortableFunction) -> int:
         return 0
 
 
-def _make_gradients(portable: PortableFunction) -> list[PortableFunction]:
+def _collect_gradients(portable: PortableFunction) -> list[PortableFunction]:
     portables = [portable]
-    for _ in range(count_gradient_orders(portable)):
+    for _ in range(_count_gradient_orders(portable)):
         portables.append(portables[-1].vjp())
     for function in portables:
         check_function(function, has_arrays=False)  # the arrays are read when variables are made
@@ -180,10 +188,10 @@ def _make_gradients(portable: PortableFunction) -> list[PortableFunction]:
 def _group_by_name(leaves: Sequence[WeightLeaf]) -> dict[str, WeightLeaf]:
     by_name: dict[str, WeightLeaf] = {}
     for leaf in leaves:
-        known = by_name.setdefault(leaf.name, leaf)
-        if (known.aval.op_shape, known.aval.op_dtype) != (leaf.aval.op_shape, leaf.aval.op_dtype):
+        first = by_name.setdefault(leaf.name, leaf)
+        if (first.aval.op_shape, first.aval.op_dtype) != (leaf.aval.op_shape, leaf.aval.op_dtype):
             raise LayerError(
-                f"The weight {leaf.name} is {known.aval} for one of the two functions, and "
+                f"The weight {leaf.name} is {first.aval} for one of the two functions, and "
                 f"{leaf.aval} for the other. Export both for the same params."
             )
     return by_name
@@ -202,18 +210,18 @@ def _make_weight(leaf: WeightLeaf, trainable: bool) -> LayerWeight:
 
 
 def _make_constant(
-    portable: PortableFunction, constant: LiftedConstant, name: str, value: Value | None
+    portable: PortableFunction, constant: LiftedConstant, name: str, value: ReadValue | None
 ) -> LayerWeight:
     dtype = op_dtype(constant.aval, f"The array {name} that {portable.name} captured")
     return LayerWeight(name, constant.aval.known_op_shape, dtype.name, False, value)
 
 
-def _make_unique(name: str, taken: set[str]) -> str:
+def _make_unique(name: str, used_names: set[str]) -> str:
     unique, number = name, 0
-    while unique in taken:
+    while unique in used_names:
         number += 1
         unique = f"{name}_{number}"
-    taken.add(unique)
+    used_names.add(unique)
     return unique
 
 
@@ -300,21 +308,22 @@ class LayerOptions:
         check_prefixes(names, True if self.trainable is None else self.trainable)
         check_prefixes(names, self.mutable, "mutable")
 
-    def check_shapes_left_out(self, source: str) -> None:
+    def refuse_shape_options(self, source: str) -> None:
         """Rejects shape options for functions that are already exported.
 
         Raises:
           LayerError: the user passed a shape option.
         """
-        is_passed = {
-            "polymorphic_shapes": self.polymorphic_shapes is not None,
-            "polymorphic_constraints": self.polymorphic_constraints is not AUTO,
-        }
-        for argument in (name for name, passed in is_passed.items() if passed):
-            raise LayerError(
-                f"{argument} is for a JAX function, and {source} has the sizes that it was "
-                "exported with. Leave it out, or pass it to export."
-            )
+        if self.polymorphic_shapes is not None:
+            argument = "polymorphic_shapes"
+        elif self.polymorphic_constraints is not AUTO:
+            argument = "polymorphic_constraints"
+        else:
+            return
+        raise LayerError(
+            f"{argument} is for a JAX function, and {source} has the sizes that it was exported "
+            "with. Leave it out, or pass it to export."
+        )
 
     def check(self, model: LayerModel, source: str, advice: str) -> LayerModel:
         """Rejects a layer that `fit` would not change, unless the user passed `trainable`.
@@ -364,7 +373,7 @@ def _copy_leaf(leaf: WeightLeaf) -> WeightLeaf:
     return WeightLeaf(leaf.path, leaf.name, leaf.aval, np.array(leaf.value))
 
 
-def _make_array_reader(portable: PortableFunction, constant: LiftedConstant) -> Value:
+def _make_array_reader(portable: PortableFunction, constant: LiftedConstant) -> ReadValue:
     array = constant_array(portable, constant)
     return lambda: array
 
@@ -387,3 +396,86 @@ class LayerConstants:
                 single = replace(portable, lifted_constants=(constant,))
                 tensors += self._fallback.tensors(single, saving)
         return tensors
+
+
+# Configs. Keras stores them as JSON, and rebuilds models from them before it reads any weights. So
+# a config holds the functions without their arrays, which are variables of the layer.
+
+_FORMAT = 1
+"""Version of the config format. Every change increases it, even a new field."""
+
+
+def make_model_config(model: LayerModel) -> dict[str, Any]:
+    """Makes the config of a layer: its functions and the names of its trained weights.
+
+    Raises:
+      SerializationError: the format cannot hold a function.
+    """
+    inference, *training = map(_make_function_config, model.functions)
+    return {
+        "format": _FORMAT,
+        "bridge": __version__,
+        "inference": inference,
+        "training": training[0] if training else None,
+        "mutable": list(model.mutable),
+        "trained": [weight.name for weight in model.weights if weight.trainable],
+    }
+
+
+def _make_function_config(function: LayerFunction) -> dict[str, Any]:
+    portable = function.portable
+    data = serialize(portable, vjp_order=_count_gradient_orders(portable), arrays=False)
+    return {
+        "jaxfn": base64.b64encode(data).decode("ascii"),
+        "takes_params": function.takes_params,
+        "input_names": dict(function.input_names),
+    }
+
+
+def read_model_config(config: Any, name: Any) -> LayerModel:
+    """Reads a config that `make_model_config` made; the weights have no values yet.
+
+    Args:
+      config: the parsed JSON.
+      name: the name of the layer in error messages.
+
+    Raises:
+      FileFormatError: the config is damaged, or of a newer format.
+    """
+    try:
+        root = JsonValue.of(json.dumps(config))
+        version = root.get("format").integer(1)
+        if version > _FORMAT:
+            release = root.get("bridge").text()
+            raise FileFormatError(
+                f"The layer {name!r:.80} was written by jax2tf-bridge {release:.40}, in format "
+                f"{version}. The installed release {__version__} reads up to {_FORMAT}: upgrade "
+                "jax2tf-bridge."
+            )
+        fields = ("format", "bridge", "inference", "training", "mutable", "trained")
+        _, _, inference, training, mutable, trained = root.fields(*fields)
+        functions = [_read_function(inference)]
+        if training.value is not None:
+            functions.append(_read_function(training))
+        trained_names = {name.text() for name in trained.elements()}
+        return LayerModel.of(
+            functions,
+            [name.text() for name in mutable.elements()],
+            [WeightLeaf(*weight, None) for function in functions for weight in function.weights],
+            lambda leaf: leaf.name in trained_names,
+            lambda portable, constant: None,
+        )
+    except JsonProblem as e:
+        raise FileFormatError(
+            f"The config of the layer {name!r:.80} is damaged: {e}. Save the model again."
+        ) from e
+
+
+def _read_function(config: JsonValue) -> LayerFunction:
+    data, takes_params, input_names = config.fields("jaxfn", "takes_params", "input_names")
+    try:
+        decoded = base64.b64decode(data.text(), validate=True)
+    except (binascii.Error, ValueError) as e:
+        raise JsonProblem(f"{data.path}: {e}") from e
+    names = {path: name.text() for path, name in input_names.items()}
+    return LayerFunction(deserialize(decoded), takes_params.flag(), names)

@@ -116,7 +116,7 @@ def read_ports(model: bytes, name: str) -> dict[str, QuantizedPort]:
       name: the signature.
     """
     signature = read_signature(model, name, "the model")
-    graph = read_litert_graphs(model)[signature.subgraph]
+    graph = signature.graph
     conversions = {}
     for operator in graph.operators:
         if operator.name == "DEQUANTIZE":

@@ -325,7 +325,7 @@ def _copy_model(
     copy_as_operations(source, folder, _target_of(quantization))
     known = read_sidecar(source)
     if known is not None:
-        _check_changes(known[0].updated_variables())
+        _check_changes(known[0].list_updated_variables())
     steps = [] if known is None else [n for n, s in known[0].signatures.items() if s.updates]
     model = ConvertedModel.read(folder, steps=steps, quantization=quantization)
     answers: dict[str, Answers] = {}

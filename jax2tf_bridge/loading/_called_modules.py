@@ -19,7 +19,7 @@ from jax2tf_bridge.saved_model import (
     Opaque,
     Value,
     read_module_call,
-    tensor_of,
+    split_reference,
 )
 
 _MAX_GRADIENT_ORDER = 50
@@ -64,13 +64,13 @@ def bind_module(call: ModuleCall, name: str, variables: Mapping[str, str]) -> Bo
 
 
 def _read_module(
-    call: ModuleCall, name: str, kept: tuple[int, ...], labels: tuple[str, ...]
+    call: ModuleCall, name: str, kept_arguments: tuple[int, ...], labels: tuple[str, ...]
 ) -> CallableModule:
     node = read_module_call(0, call.scope.body.name, call.node)
     if node.has_tokens:
         raise NotCallableError(
             f"the module of {call.place} has ordered effects, which JAX cannot run from a "
-            f"SavedModel"
+            "SavedModel"
         )
     if node.functions:
         raise NotCallableError(f"the module of {call.place} calls TensorFlow functions itself")
@@ -79,14 +79,14 @@ def _read_module(
         bytes(node.module),
         node.platforms or ("cpu",),
         node.calling_convention_version,
-        kept,
+        kept_arguments,
         labels,
     )
-    ins, outs = callee.types()
-    if len(ins) != len(kept) or len(outs) != len(node.results):
+    ins, outs = callee.read_types()
+    if len(ins) != len(kept_arguments) or len(outs) != len(node.results):
         raise NotCallableError(
-            f"the operation {call.place} has {len(kept)} inputs and {len(node.results)} results, "
-            f"and its module {len(ins)} and {len(outs)}"
+            f"the operation {call.place} has {len(kept_arguments)} inputs and "
+            f"{len(node.results)} results, and its module {len(ins)} and {len(outs)}"
         )
     return callee
 
@@ -94,24 +94,22 @@ def _read_module(
 def _find_flat_arguments(call: ModuleCall) -> tuple[str, ...] | None:
     """Returns the inputs after the results in the gradient's IdentityN; None if there is none."""
     node = call.gradient_node
-    results = len(call.node.dtypes("Tout"))
-    if node is None or [tensor_of(i) for i in node.inputs[:results]] != [
-        (call.node.name, i) for i in range(results)
-    ]:
+    results = [(call.node.name, i) for i in range(len(call.node.dtypes("Tout")))]
+    if node is None or [split_reference(i) for i in node.inputs[: len(results)]] != results:
         return None
-    return node.inputs[results:]
+    return node.inputs[len(results) :]
 
 
 def _find_subsequence(
     references: Sequence[str], candidates: Sequence[str]
 ) -> tuple[int, ...] | None:
     """Returns the positions of a subsequence of tensors; None if it is not a subsequence."""
-    tensors = [tensor_of(reference) for reference in candidates]
+    tensors = [split_reference(reference) for reference in candidates]
     places: list[int] = []
     for reference in references:
         begin = places[-1] + 1 if places else 0
         try:
-            places.append(tensors.index(tensor_of(reference), begin))
+            places.append(tensors.index(split_reference(reference), begin))
         except ValueError:
             return None
     return tuple(places)
@@ -132,24 +130,19 @@ def _read_gradient(
 ) -> CallableModule:
     node = call.gradient_node
     flat = _find_flat_arguments(call)
-    if (
-        node is None
-        or flat is None
-        or tuple(flat) != tuple(references)
-        or order > _MAX_GRADIENT_ORDER
-    ):
+    if node is None or flat != tuple(references) or order > _MAX_GRADIENT_ORDER:
         raise NotCallableError("the SavedModel has none for it")
     vjp = _find_gradient_module(call, node, references)
-    results = len(call.node.dtypes("Tout"))
-    places = _find_argument_indices(vjp, len(references), call.node.dtypes("Tout"))
+    dtypes = call.node.dtypes("Tout")
+    places = _find_argument_indices(vjp, len(references), dtypes)
     if places != sorted(set(places)) or len(vjp.node.dtypes("Tout")) != len(references):
         raise NotCallableError("its gradient in the SavedModel has other arguments than JAX's")
-    cotangents = tuple(f"the cotangent of result {i}" for i in range(results))
+    cotangents = tuple(f"the cotangent of result {i}" for i in range(len(dtypes)))
     gradient = _read_module(
         vjp, f"the gradient of {callee.name}", tuple(places), (*callee.labels, *cotangents)
     )
     vjp_arguments = _find_flat_arguments(vjp)
-    if vjp_arguments is None or len(vjp_arguments) != len(references) + results:
+    if vjp_arguments is None or len(vjp_arguments) != len(references) + len(dtypes):
         return gradient
     return _add_gradient(gradient, vjp, vjp_arguments, order + 1)
 
@@ -179,29 +172,29 @@ def _find_argument_indices(vjp: ModuleCall, first: int, dtypes: Sequence[str]) -
 def _find_gradient_module(call: ModuleCall, node: Node, references: Sequence[str]) -> ModuleCall:
     """Finds the only module that the gradient calls."""
     model = call.scope.model
-    function = model.graph.gradient_of(node.gradient_type)
+    function = model.graph.find_gradient(node.gradient_type)
     if function is None:
         raise NotCallableError(
             "it was saved without one (tf.saved_model.SaveOptions(experimental_custom_gradients="
             "True) saves it)"
         )
-    results = len(call.node.dtypes("Tout"))
+    n_results = len(call.node.dtypes("Tout"))
     arguments: dict[str, Value] = {}
     cotangents = function.arguments[: len(node.inputs)]
     for i, name in enumerate(cotangents):
         # Only the cotangents of the results are used; the IdentityN has others too.
         arguments[name] = (
-            FlatArgument(len(references) + i) if i < results else Opaque("a cotangent")
+            FlatArgument(len(references) + i) if i < n_results else Opaque("a cotangent")
         )
     captures = model.captures(function.name)
-    tensors = {tensor_of(reference): i for i, reference in reversed([*enumerate(references)])}
-    captured = function.arguments[len(cotangents) :]
-    if len(captures) != len(captured):
+    tensors = {split_reference(reference): i for i, reference in reversed([*enumerate(references)])}
+    capture_names = function.arguments[len(cotangents) :]
+    if len(captures) != len(capture_names):
         raise NotCallableError("the SavedModel does not say what its gradient takes")
-    for name, capture in zip(captured, captures, strict=True):
+    for name, capture in zip(capture_names, captures, strict=True):
         place = None
         if capture is not None and capture.function == call.scope.body.name:
-            place = tensors.get(tensor_of(capture.tensor))
+            place = tensors.get(split_reference(capture.tensor))
         arguments[name] = Opaque("a captured value") if place is None else FlatArgument(place)
     scope = CallScope(model, function, arguments)
     calls = {v.call for r in function.results if isinstance(v := scope.value(r), ModuleResult)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -49,8 +49,8 @@ class LoadedFunction:
       name: the name of the signature.
       portable: the portable function that runs.
       takes_params: whether the first argument is the weights.
-      masks: the paths of the mask arguments, which callers leave out. In a SavedModel, buckets
-        fill them; a loaded function does not pad, so its masks are 1 everywhere.
+      masks: the paths of the mask arguments, which callers leave out. A SavedModel fills them when
+        it pads to a bucket; a loaded function does not pad, so its masks are 1 everywhere.
     """
 
     def __init__(
@@ -85,9 +85,8 @@ class LoadedFunction:
 
     @functools.cached_property
     def _arguments(self) -> CallStructure:
-        return CallStructure.of(self.portable.in_tree, self.portable.argument_names).without(
-            self.masks
-        )
+        arguments = CallStructure.of(self.portable.in_tree, self.portable.argument_names)
+        return arguments.without(self.masks)
 
     def insert_masks(self, leaves: Sequence[Any]) -> list[Any]:
         """Inserts masks of ones into the flat arguments.
@@ -97,64 +96,60 @@ class LoadedFunction:
         """
         if not self.masks:
             return list(leaves)
-        by_path = {port.path: port.aval for port in self.portable.inputs}
-        known_avals = [aval for path, aval in by_path.items() if path not in self.masks]
-        sizes = _Sizes(self.portable.name, known_avals, leaves)
+        shapes = self._compute_mask_shapes(leaves)
         remaining = iter(leaves)
         return [
-            jnp.ones(sizes.of(path, aval), aval.dtype) if path in self.masks else next(remaining)
-            for path, aval in by_path.items()
+            jnp.ones(shapes[path], aval.dtype) if path in shapes else next(remaining)
+            for path, aval in self._iter_inputs()
         ]
+
+    def _iter_inputs(self) -> Iterator[tuple[str, Aval]]:
+        return ((port.path, port.aval) for port in self.portable.inputs)
+
+    def _compute_mask_shapes(self, leaves: Sequence[Any]) -> dict[str, list[Any]]:
+        """Computes the masks' shapes from the other shapes; they are symbolic while JAX exports."""
+        avals = [aval for path, aval in self._iter_inputs() if path not in self.masks]
+        sizes: dict[str, Any] = {}
+        known_sizes: list[list[int | None]] = []
+        for aval, leaf in zip(avals, leaves, strict=True):
+            shape = np.shape(leaf)
+            if len(aval.shape) != len(shape):  # check_arrays reports this later
+                known_sizes.append([None] * len(aval.shape))
+                continue
+            known_sizes.append([size if isinstance(size, int) else None for size in shape])
+            sizes |= dict(zip(map(str, aval.shape), shape, strict=True))
+        variables = solve_dimensions([aval.shape for aval in avals], known_sizes)
+
+        def compute_size(mask: str, dimension: Dim) -> Any:
+            if isinstance(dimension, int):
+                return dimension
+            if str(dimension) in sizes:
+                return sizes[str(dimension)]
+            if not dimension.variables() <= variables.keys():
+                raise ShapeError(
+                    f"{self.portable.name}: the size {dimension} of its mask {mask} does not "
+                    "follow from the shapes of the arguments: they do not fit the function. Its "
+                    "repr() lists the shapes that it takes."
+                )
+            return dimension.evaluate(variables)
+
+        return {
+            path: [compute_size(path, dimension) for dimension in aval.shape]
+            for path, aval in self._iter_inputs()
+            if path in self.masks
+        }
 
     def call_on_leaves(self, leaves: Sequence[Any]) -> Sequence[Any]:
         """Runs the function on flat arguments, and returns flat results."""
-        check_argument_leaves(self.portable, leaves)
+        expected = [(path, aval.shape, aval.dtype) for path, aval in self._iter_inputs()]
+        check_arrays(self.portable.name, expected, leaves)
         results: Sequence[Any] = self._jitted(*leaves)
         return results
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name}: {format_signature(self.portable, self.masks)}>"
-
-
-class _Sizes:
-    """Sizes of missing arguments, solved from the shapes of the others.
-
-    The sizes are symbolic while JAX exports.
-    """
-
-    def __init__(self, name: str, avals: Sequence[Aval], leaves: Sequence[Any]) -> None:
-        self._name = name
-        self._plain: dict[str, Any] = {}
-        known: list[list[int | None]] = []
-        for aval, leaf in zip(avals, leaves, strict=True):
-            shape = np.shape(leaf)
-            if len(aval.shape) != len(shape):
-                # check_argument_leaves reports this later.
-                known.append([None] * len(aval.shape))
-                continue
-            known.append([size if isinstance(size, int) else None for size in shape])
-            self._plain |= dict(zip(map(str, aval.shape), shape, strict=True))
-        self._solved = solve_dimensions([aval.shape for aval in avals], known)
-
-    def of(self, path: str, aval: Aval) -> list[Any]:
-        """Computes the shape of an argument.
-
-        Raises:
-          ShapeError: the shape does not follow from the other arguments.
-        """
-        return [self._compute_size(path, dimension) for dimension in aval.shape]
-
-    def _compute_size(self, path: str, dimension: Dim) -> Any:
-        if isinstance(dimension, int):
-            return dimension
-        if str(dimension) in self._plain:
-            return self._plain[str(dimension)]
-        if not dimension.variables() <= self._solved.keys():
-            raise ShapeError(
-                f"{self._name}: the size {dimension} of its mask {path} does not follow from the "
-                "shapes of the arguments: they do not fit the function."
-            )
-        return dimension.evaluate(self._solved)
+        inputs = ", ".join(str(p) for p in self.portable.inputs if p.path not in self.masks)
+        outputs = ", ".join(map(str, self.portable.out_avals))
+        return f"<{type(self).__name__} {self.name}: ({inputs}) -> ({outputs})>"
 
 
 class LoadedSignature:
@@ -212,39 +207,29 @@ def list_input_problems(names: Collection[str], inputs: Collection[str]) -> list
     ]
 
 
-def format_signature(portable: PortableFunction, left_out: Collection[str] = ()) -> str:
-    """Formats the arguments, without those at the paths in `left_out`, and the results."""
-    arguments = ", ".join(str(port) for port in portable.inputs if port.path not in left_out)
-    return f"({arguments}) -> ({', '.join(map(str, portable.out_avals))})"
-
-
-def check_argument_leaves(portable: PortableFunction, leaves: Sequence[Any]) -> None:
+def check_arrays(
+    name: str, expected: Iterable[tuple[str, Sequence[object], str]], arrays: Sequence[Any]
+) -> None:
     """Compares arrays with the arguments of a function, without solving for symbolic sizes.
+
+    Args:
+      name: the name of the function.
+      expected: path, shape and dtype of each argument; only sizes that are ints are compared.
+      arrays: one for each argument.
 
     Raises:
       ShapeError, DTypeError, ArgumentsError: the arrays do not fit; each difference is listed.
     """
     shapes, dtypes = [], []
-    for port, leaf in zip(portable.inputs, leaves, strict=True):
-        path, aval = port.path, port.aval
-        shape, dtype = np.shape(leaf), _get_dtype_name(leaf)
-        fits = len(shape) == len(aval.shape) and all(
-            not isinstance(d, int) or d == size for d, size in zip(aval.shape, shape, strict=True)
+    for (path, sizes, dtype), array in zip(expected, arrays, strict=True):
+        shape, actual_dtype = np.shape(array), _get_jax_dtype(array)
+        fits = len(shape) == len(sizes) and all(
+            not isinstance(d, int) or d == size for d, size in zip(sizes, shape, strict=True)
         )
         if not fits:
-            expected = shape_text(aval.shape)
-            shapes.append(f"{path}: expected shape {expected}, got {shape_text(shape)}")
-        if dtype != aval.dtype:
-            dtypes.append(f"{path}: expected {aval.dtype}, got {dtype}")
-    raise_mismatches(portable.name, shapes, dtypes)
-
-
-def raise_mismatches(name: str, shapes: Sequence[str], dtypes: Sequence[str]) -> None:
-    """Raises an error that lists all differences in shapes and dtypes, if there are any.
-
-    Raises:
-      ShapeError, DTypeError, ArgumentsError: the arguments differ.
-    """
+            shapes.append(f"{path}: expected shape {shape_text(sizes)}, got {shape_text(shape)}")
+        if dtype != actual_dtype:
+            dtypes.append(f"{path}: expected {dtype}, got {actual_dtype}")
     if not shapes and not dtypes:
         return
     hint = ""
@@ -253,11 +238,13 @@ def raise_mismatches(name: str, shapes: Sequence[str], dtypes: Sequence[str]) ->
     raise make_mismatch_error(f"The arguments of {name} do not fit", shapes, dtypes, hint)
 
 
-def _get_dtype_name(leaf: Any) -> str:
-    """Returns the dtype that JAX gives to a value."""
+def _get_jax_dtype(leaf: Any) -> str:
     if isinstance(leaf, jax.Array):
         return str(leaf.dtype)
-    return str(jax.eval_shape(lambda x: x, leaf).dtype)
+    try:
+        return str(jax.eval_shape(lambda x: x, leaf).dtype)
+    except (TypeError, OverflowError):  # a text, or an integer that is too large for int32
+        return f"{leaf!r:.80} of type {type(leaf).__name__}"
 
 
 def _flatten_arguments(portable: PortableFunction) -> PortableFunction:
@@ -341,11 +328,11 @@ class LoadedModel:
             raise AttributeError(f"the SavedModel has {text}")
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            own_weights = (self.params,) if function.takes_params else ()
-            return function(*own_weights, *args, **kwargs)
+            params = (self.params,) if function.takes_params else ()
+            return function(*params, *args, **kwargs)
 
         call.__name__ = call.__qualname__ = name
-        call.__doc__ = f"The signature {name} on its own weights: {function!r}."
+        call.__doc__ = f"The signature {name} with the weights of the model: {function!r}."
         return call
 
     def __dir__(self) -> list[str]:

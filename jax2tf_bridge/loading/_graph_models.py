@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import graphlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from jax2tf_bridge._dtypes import find_dtype
-from jax2tf_bridge.errors import FileFormatError, StructureError, format_bullets
-from jax2tf_bridge.loading._arrays import SavedVariables, make_jax_array
+from jax2tf_bridge.errors import DTypeError, FileFormatError, StructureError, format_bullets
+from jax2tf_bridge.loading._arrays import make_jax_array
 from jax2tf_bridge.loading._called_modules import (
     BoundModule,
     NotCallableError,
@@ -32,14 +33,15 @@ from jax2tf_bridge.saved_model import (
     ModuleResult,
     Node,
     Opaque,
+    SavedVariables,
     SignaturePort,
     Value,
-    read_constant,
+    read_array,
     read_strings,
     read_tensor_spec,
-    tensor_of,
+    split_casts,
+    split_reference,
     variable_name,
-    without_casts,
 )
 from jax2tf_bridge.storage import AnyPath
 
@@ -57,6 +59,7 @@ class SavedGraphFunction:
       name: the name of the signature.
       takes_params: True, because the first argument is the weights, a dict by name.
       inputs, outputs: the inputs and the outputs by name.
+      variables: the name of each variable that it reads, by node.
       gradient_missing: the reason for each called module that has no gradient.
     """
 
@@ -79,7 +82,7 @@ class SavedGraphFunction:
         self._modules = {
             callee: ModuleFunction(callee) for callee in {bound.callee for bound in calls}
         }
-        self._variables, self._constants = variables, constants
+        self.variables, self._constants = variables, constants
 
     def __call__(self, params: Mapping[str, Any], /, **inputs: Any) -> dict[str, Any]:
         """Runs the signature on the weights and the inputs.
@@ -92,34 +95,35 @@ class SavedGraphFunction:
         arrays = {name: _to_array(value, self.inputs[name]) for name, value in inputs.items()}
         results: dict[ModuleCall, Sequence[Any]] = {}
 
-        def value_of(value: Value) -> Any:
-            source, dtypes = without_casts(value)
-            array = source_of(source)
+        def compute(value: Value) -> Any:
+            source, dtypes = split_casts(value)
+            array = get_array(source)
             for dtype in dtypes:
                 array = jnp.asarray(array).astype(dtype)
             return array
 
-        def source_of(value: Value) -> Any:
-            match value:
+        def get_array(source: Value) -> Any:
+            match source:
                 case Input(name):
                     return arrays[name]
                 case GraphVariable(node):
-                    return params[self._variables[node]]
+                    return params[self.variables[node]]
                 case GraphConstant():
-                    return self._constants[value]
+                    return self._constants[source]
                 case ModuleResult(call, index):
                     return results[call][index]
-            raise AssertionError(value)
+            raise AssertionError(source)
 
         for bound in self._calls:
-            arguments = [value_of(value) for value in bound.arguments]
+            arguments = [compute(value) for value in bound.arguments]
             results[bound.call] = self._modules[bound.callee](arguments)
-        return {name: value_of(value) for name, value in self._values.items()}
+        return {name: compute(value) for name, value in self._values.items()}
 
     def _check(self, params: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
         problems = list_input_problems(self.inputs, inputs)
-        needed = self._variables.values()
-        problems += [f"params[{n!r}] is missing" for n in needed if n not in params]
+        problems += [
+            f"params[{name!r}] is missing" for name in self.variables.values() if name not in params
+        ]
         if problems:
             raise StructureError(
                 f"The arguments are not those of {self!r}:{format_bullets(problems)}"
@@ -151,13 +155,13 @@ def load_graph_model(folder: AnyPath, model: MetaGraph) -> LoadedModel:
             problems[name] = str(e)
     if not functions:
         raise _make_nothing_loaded_error(folder, problems)
-    used = {v for f in functions.values() for v in f._variables}
+    nodes = {node for function in functions.values() for node in function.variables}
     variables = SavedVariables(folder)
     params = {}
-    for node in sorted(used):
-        entry = variables.entry(keys[node])
+    for node in sorted(nodes):
+        entry = variables.get_entry(keys[node])
         aval = Aval(entry.shape, entry.dtype)
-        data = variables.data(keys[node], entry.dtype, entry.shape)
+        data = variables.read(keys[node], entry.dtype, entry.shape)
         params[names[node]] = make_jax_array(data, aval, f"The variable {names[node]}")
     signatures = {name: _make_signature(function, params) for name, function in functions.items()}
     return LoadedModel(folder, functions, signatures, params, {}, problems=problems)
@@ -166,19 +170,13 @@ def load_graph_model(folder: AnyPath, model: MetaGraph) -> LoadedModel:
 def _make_function(
     model: MetaGraph, name: str, signature: GraphSignature, names: Mapping[str, str]
 ) -> SavedGraphFunction:
-    """Makes a function of a signature.
-
-    Raises:
-      NotCallableError: the signature does more than calling modules.
-      FileFormatError: the graph is damaged.
-    """
     scope = CallScope.of_graph(model, {n: port.tensor for n, port in signature.inputs.items()})
     outputs = {n: scope.value(port.tensor) for n, port in signature.outputs.items()}
     calls = _sort_calls(outputs.values(), name, names)
     values = [*outputs.values(), *(value for bound in calls for value in bound.arguments)]
     variables: dict[str, str] = {}
     constants: dict[GraphConstant, Any] = {}
-    for leaf, dtypes in map(without_casts, values):
+    for leaf, dtypes in map(split_casts, values):
         for dtype in dtypes:
             _check_dtype(dtype, "a cast")
         if isinstance(leaf, Opaque):
@@ -195,25 +193,19 @@ def _make_function(
 
 
 def _read_constant(node: Node) -> jax.Array:
-    """Reads a constant.
-
-    Raises:
-      NotCallableError: JAX has no arrays of its dtype, such as strings.
-      FileFormatError: the constant is damaged.
-    """
     tensor = node.tensor("value")
     if tensor is None:
         raise node.error("is a constant without a value")
     _check_dtype(read_tensor_spec(tensor).dtype, f"the constant {node.name}")
-    return jnp.asarray(read_constant(tensor, jnp.dtype))
+    return jnp.asarray(read_array(tensor, jnp.dtype))
 
 
 def _check_dtype(name: str, user: str) -> None:
     try:
-        known = None if find_dtype(name) is None else jnp.dtype(name)
+        dtype = None if find_dtype(name) is None else jnp.dtype(name)
     except TypeError:
-        known = None
-    if known is None:
+        dtype = None
+    if dtype is None:
         raise NotCallableError(
             f"it needs {user}, whose dtype is {name}, and JAX has no such arrays"
         )
@@ -221,33 +213,27 @@ def _check_dtype(name: str, user: str) -> None:
 
 def _sort_calls(values: Iterable[Value], name: str, names: Mapping[str, str]) -> list[BoundModule]:
     """Sorts the calls that values need topologically, so that each follows its dependencies."""
-    ordered: dict[ModuleCall, BoundModule] = {}
     bound: dict[ModuleCall, BoundModule] = {}
+    sorter: graphlib.TopologicalSorter[ModuleCall] = graphlib.TopologicalSorter()
     waiting = _find_calls(values)
-    open_calls: set[ModuleCall] = set()
     while waiting:
-        call = waiting[-1]
-        if call in ordered:
-            waiting.pop()
+        call = waiting.pop()
+        if call in bound:
             continue
-        if call not in bound:
-            if len(bound) == _MAX_CALLS:
-                raise NotCallableError(f"it calls more than {_MAX_CALLS:,} modules, one by one")
-            bound[call] = bind_module(call, name, names)
-        dependencies = [c for c in _find_calls(bound[call].arguments) if c not in ordered]
-        if not dependencies:
-            ordered[call] = bound[call]
-            waiting.pop()
-            continue
-        if call in open_calls:
-            raise call.scope.body.error("operations depend on themselves")
-        open_calls.add(call)
+        if len(bound) == _MAX_CALLS:
+            raise NotCallableError(f"it calls more than {_MAX_CALLS:,} modules, one by one")
+        bound[call] = bind_module(call, name, names)
+        dependencies = _find_calls(bound[call].arguments)
+        sorter.add(call, *dependencies)
         waiting += dependencies
-    return list(ordered.values())
+    try:
+        return [bound[call] for call in sorter.static_order()]
+    except graphlib.CycleError as e:
+        raise e.args[1][0].scope.body.error("operations depend on themselves") from e
 
 
 def _find_calls(values: Iterable[Value]) -> list[ModuleCall]:
-    return [v.call for v, _ in map(without_casts, values) if isinstance(v, ModuleResult)]
+    return [v.call for v, _ in map(split_casts, values) if isinstance(v, ModuleResult)]
 
 
 def _make_signature(function: SavedGraphFunction, params: Mapping[str, Any]) -> LoadedSignature:
@@ -263,13 +249,19 @@ def _make_signature(function: SavedGraphFunction, params: Mapping[str, Any]) -> 
 
 def _to_array(value: Any, port: SignaturePort) -> Any:
     """Converts Python numbers and lists to the input's dtype, as TensorFlow does."""
-    if isinstance(value, jax.Array) or hasattr(value, "dtype"):
+    if hasattr(value, "dtype"):
         return value
-    return jnp.asarray(value, port.type.dtype)
+    try:
+        return jnp.asarray(value, port.type.dtype)
+    except (TypeError, ValueError, OverflowError) as e:
+        raise DTypeError(
+            f"The input {port.name} must be an array or numbers for {port.type}. Got: "
+            f"{value!r:.200} of type {type(value).__name__}."
+        ) from e
 
 
 def _check_has_modules(folder: AnyPath, graph: Graph) -> None:
-    if any(node.op == CALL_MODULE for _, node in graph.every_node()):
+    if any(node.op == CALL_MODULE for _, node in graph.iterate_nodes()):
         return
     raise FileFormatError(
         f"{folder} holds no JAX function: none of its {len(graph.functions)} functions has an "
@@ -298,14 +290,14 @@ def _find_checkpoint_keys(model: MetaGraph) -> dict[str, str]:
     """Maps each variable node of the graph to the checkpoint key that is restored into it."""
     keys: dict[str, str] = {}
     nodes = model.graph.main.by_name
-    node = nodes.get(tensor_of(model.restore)[0])
+    node = nodes.get(split_reference(model.restore)[0])
     names = () if node is None else node.functions("f")
     function = model.graph.functions.get(names[0]) if names else None
     if node is None or function is None:
         return keys
     inputs: dict[str, Value] = {}
     for argument, reference in zip(function.arguments, node.inputs, strict=False):
-        source = nodes.get(tensor_of(reference)[0])
+        source = nodes.get(split_reference(reference)[0])
         if source is not None and source.op == "VarHandleOp":
             inputs[argument] = GraphVariable(source.name)
         else:
@@ -327,13 +319,10 @@ def _find_restored_key(
 ) -> str | None:
     """Finds the key that a tensor is restored from.
 
-    Args:
-      scope: the function that restores.
-      reference: the tensor.
-      names_of: a cache of the keys of each RestoreV2 node; one such node restores all variables.
+    One RestoreV2 node restores all variables, so `names_of` caches the keys of each such node.
     """
     for _ in range(100):
-        name, index = tensor_of(reference)
+        name, index = split_reference(reference)
         node = scope.body.by_name.get(name)
         if node is None:
             return None

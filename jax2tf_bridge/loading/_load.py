@@ -13,11 +13,7 @@ from typing import Any
 import jax
 
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.loading._arrays import (
-    SavedVariables,
-    make_jax_array,
-    make_typed_key,
-)
+from jax2tf_bridge.loading._arrays import make_jax_array, make_typed_key
 from jax2tf_bridge.loading._functions import (
     LoadedFunction,
     LoadedModel,
@@ -33,6 +29,7 @@ from jax2tf_bridge.portable import (
 )
 from jax2tf_bridge.saved_model import (
     ArrayEntry,
+    SavedVariables,
     Sidecar,
     SignatureEntry,
     read_serving_graph,
@@ -94,15 +91,16 @@ def _load_bridge_model(
 ) -> LoadedModel:
     variables = SavedVariables(folder)
     arrays, constants = _read_constants(sidecar, variables)
-    filled = {name: _fill_constants(portable, arrays) for name, portable in portables.items()}
-    functions = {}
-    for name, portable in filled.items():
-        entry = sidecar.signatures[name]
-        masks = [mask.path for mask in entry.masks.values()]
-        functions[name] = LoadedFunction(
-            name, portable, takes_params=entry.takes_params, masks=masks
+    functions = {
+        name: LoadedFunction(
+            name,
+            _fill_constants(portables[name], arrays),
+            takes_params=entry.takes_params,
+            masks=[mask.path for mask in entry.masks.values()],
         )
-    weights, params = _read_weights(folder, sidecar, filled, variables)
+        for name, entry in sidecar.signatures.items()
+    }
+    weights, params = _read_weights(folder, sidecar, functions, variables)
     signatures = {
         name: _make_signature(folder, function, sidecar.signatures[name], weights)
         for name, function in functions.items()
@@ -121,7 +119,7 @@ def _read_constants(
     arrays: dict[str, jax.Array] = {}
     for entry in sidecar.constants:
         aval = Aval(entry.shape, entry.dtype)
-        content = variables.constant(entry.key, entry.digest, aval)
+        content = variables.read_constant(entry.key, entry.digest, aval)
         data[entry.digest, entry.dtype, entry.shape] = content
         parts = entry.key.split("/")
         name = variable_name(parts[1]) if len(parts) > 1 else entry.key
@@ -132,7 +130,6 @@ def _read_constants(
 def _fill_constants(
     portable: PortableFunction, arrays: Mapping[_ConstantKey, bytes]
 ) -> PortableFunction:
-    """Inserts the captured arrays into a function and its VJPs."""
     constants = tuple(
         # Arrays of higher-order gradients may be missing: the signature does not use them.
         replace(c, data=arrays.get((c.digest, c.aval.dtype, c.aval.known_op_shape)))
@@ -148,28 +145,28 @@ def _fill_constants(
 def _read_weights(
     folder: AnyPath,
     sidecar: Sidecar,
-    portables: Mapping[str, PortableFunction],
+    functions: Mapping[str, LoadedFunction],
     variables: SavedVariables,
 ) -> tuple[dict[str, jax.Array], Any]:
     """Reads the weights by path, and as the saved pytree (None without weights)."""
     avals: dict[str, Aval] = {}
-    trees = {}
-    for name, portable in portables.items():
-        if sidecar.signatures[name].takes_params:
+    trees = []
+    for name, function in functions.items():
+        if function.takes_params:
+            portable = function.portable
             if not portable.in_tree.children[0].children:
                 raise FileFormatError(
                     f"{folder} is damaged: its signature {name} takes weights, but its function "
                     "takes no arguments. Save the model again.",
                     file=str(folder),
                 )
-            tree = portable.first_argument
-            trees[name] = tree
-            avals |= dict(zip(tree.leaf_paths("params"), portable.in_avals, strict=False))
+            trees.append(portable.first_argument)
+            avals |= dict(zip(trees[-1].leaf_paths("params"), portable.in_avals, strict=False))
     arrays = {}
     for entry in sidecar.variables:
         aval = avals.get(entry.path)
         if aval is not None:
-            data = variables.data(entry.key, aval.op_dtype, aval.known_op_shape)
+            data = variables.read(entry.key, aval.op_dtype, aval.known_op_shape)
             arrays[entry.path] = make_jax_array(data, aval, f"The weight {entry.path}")
     missing = [path for path in avals if path not in arrays]
     if missing:
@@ -180,8 +177,7 @@ def _read_weights(
         )
     if not trees:
         return arrays, None
-    tree = next(iter(trees.values()))
-    return arrays, tree.unflatten(arrays[path] for path in tree.leaf_paths("params"))
+    return arrays, trees[0].unflatten(arrays[path] for path in trees[0].leaf_paths("params"))
 
 
 def _make_signature(

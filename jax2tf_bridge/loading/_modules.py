@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,9 +22,10 @@ from jax2tf_bridge.from_jax.stablehlo import (
     symbol_name,
     walk_operations,
 )
-from jax2tf_bridge.loading._functions import LoadedFunction, raise_mismatches
+from jax2tf_bridge.loading._functions import LoadedFunction, check_arrays
 from jax2tf_bridge.portable import (
     Aval,
+    Gradient,
     GradientOnDemand,
     Module,
     NoGradient,
@@ -43,7 +44,7 @@ class CallableModule:
       module: the portable artifact.
       platforms: the platforms that it was lowered for, by JAX's names.
       convention: the version of the calling convention.
-      kept: the indices of the flat arguments that the module takes.
+      kept_arguments: the indices of the flat arguments that the module takes.
       labels: the names of the flat arguments in error messages.
       gradient: the VJP, or None for the reason in `gradient_missing`.
       gradient_missing: the reason why there is no VJP.
@@ -53,12 +54,12 @@ class CallableModule:
     module: bytes
     platforms: tuple[str, ...]
     convention: int
-    kept: tuple[int, ...]
+    kept_arguments: tuple[int, ...]
     labels: tuple[str, ...]
     gradient: CallableModule | None = None
     gradient_missing: str = ""
 
-    def types(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def read_types(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Returns the types of the arguments, without the platform index, and of the results.
 
         Raises:
@@ -67,7 +68,7 @@ class CallableModule:
         ins, outs = read_main_types(self.module)
         return ins[1:] if len(self.platforms) > 1 else ins, outs
 
-    def function(
+    def make_function(
         self, avals: Sequence[Aval], results: Sequence[Aval] | None = None
     ) -> PortableFunction:
         """Makes a portable function, with its VJPs, for arguments of these shapes.
@@ -80,7 +81,7 @@ class CallableModule:
           ShapeError: the module does not take these arguments.
           ModuleError: the installed JAX cannot read the module.
         """
-        module_avals = [avals[i] for i in self.kept]
+        module_avals = [avals[i] for i in self.kept_arguments]
         module, version, types = _refine(self, module_avals)
         module_outs = [_parse_type(text) for text in types]
         outs = module_outs if results is None else _check_gradient_types(module_outs, results)
@@ -90,7 +91,7 @@ class CallableModule:
                 module,
                 version,
                 self.convention,
-                kept_arguments=self.kept,
+                kept_arguments=self.kept_arguments,
                 platforms=self.platforms,
                 uses_shape_polymorphism=True,  # lets XLA fold values that depend on sizes
             ),
@@ -99,22 +100,13 @@ class CallableModule:
             target=Target.widest(),
             producer="a SavedModel",
         )
-        portable = replace(
-            portable, argument_names=self.labels, gradient=NoGradient(self.gradient_missing)
-        )
-        gradient = self.gradient
-        if gradient is None:
-            return portable
-        cotangents, argument_cotangents = (
-            list(map(_make_cotangent_aval, outs)),
-            list(map(_make_cotangent_aval, avals)),
-        )
-        return replace(
-            portable,
-            gradient=GradientOnDemand(
-                lambda: gradient.function([*avals, *cotangents], argument_cotangents)
-            ),
-        )
+        gradient: Gradient = NoGradient(self.gradient_missing)
+        vjp = self.gradient
+        if vjp is not None:
+            vjp_avals = [*avals, *map(_make_cotangent_aval, outs)]
+            vjp_results = list(map(_make_cotangent_aval, avals))
+            gradient = GradientOnDemand(lambda: vjp.make_function(vjp_avals, vjp_results))
+        return replace(portable, argument_names=self.labels, gradient=gradient)
 
 
 def _make_cotangent_aval(aval: Aval) -> Aval:
@@ -128,7 +120,7 @@ class ModuleFunction:
         self._callee = callee
         self._functions: dict[tuple[Aval, ...], LoadedFunction] = {}
         self._lock = threading.Lock()
-        self._ins, _ = callee.types()
+        self._ins, _ = callee.read_types()
 
     def __call__(self, args: Sequence[Any]) -> Sequence[Any]:
         """Returns the flat results.
@@ -136,31 +128,21 @@ class ModuleFunction:
         Raises:
           ShapeError, DTypeError: the arguments do not fit.
         """
+        kept_args = [args[place] for place in self._callee.kept_arguments]
+        check_arrays(self._callee.name, self._list_expected(), kept_args)
         avals = tuple(_make_aval(arg) for arg in args)
-        self._check(avals)
         with self._lock:
             function = self._functions.get(avals)
             if function is None:
-                portable = self._callee.function(avals)
+                portable = self._callee.make_function(avals)
                 function = LoadedFunction(self._callee.name, portable, takes_params=False)
                 self._functions[avals] = function
         return function.call_on_leaves(args)
 
-    def _check(self, avals: Sequence[Aval]) -> None:
-        wrong_shapes, wrong_dtypes = [], []
-        for place, text in zip(self._callee.kept, self._ins, strict=True):
-            label, aval = self._callee.labels[place], avals[place]
+    def _list_expected(self) -> Iterator[tuple[str, list[object], str]]:
+        for place, text in zip(self._callee.kept_arguments, self._ins, strict=True):
             sizes, dtype = _split_type(text)
-            fits = len(sizes) == len(aval.shape) and all(
-                expected in ("?", str(size))
-                for expected, size in zip(sizes, aval.shape, strict=True)
-            )
-            if not fits:
-                got = ", ".join(map(str, aval.shape))
-                wrong_shapes.append(f"{label}: expected shape ({', '.join(sizes)}), got ({got})")
-            if dtype != aval.dtype:
-                wrong_dtypes.append(f"{label}: expected {dtype}, got {aval.dtype}")
-        raise_mismatches(self._callee.name, wrong_shapes, wrong_dtypes)
+            yield self._callee.labels[place], [s if s == "?" else int(s) for s in sizes], dtype
 
 
 def _make_aval(value: Any) -> Aval:
@@ -171,18 +153,7 @@ def _make_aval(value: Any) -> Aval:
 def _refine(
     callee: CallableModule, avals: Sequence[Aval]
 ) -> tuple[bytes, tuple[int, int, int], list[str]]:
-    """Refines a module to its arguments.
-
-    Main computes sizes from its arguments and passes them to inner functions as scalars. The
-    passes do not propagate these scalars once they are constant, so this function does.
-
-    Returns:
-      The refined module, its StableHLO version and the types of its results.
-
-    Raises:
-      ModuleError: the installed JAX cannot read the module.
-      ShapeError: the module does not take such arguments.
-    """
+    """Refines a module to its arguments; returns it, its StableHLO version and its result types."""
     types = [_format_type(aval) for aval in avals]
     if len(callee.platforms) > 1:
         types.insert(0, read_main_types(callee.module)[0][0])
@@ -191,21 +162,24 @@ def _refine(
         try:
             module = jax_compat.deserialize_module(callee.module)
         except Exception as e:  # the type differs between releases of jaxlib
-            written = read_stablehlo_version(memoryview(callee.module))
-            version = "" if written is None else f", of StableHLO {version_text(written)}"
+            version = read_stablehlo_version(memoryview(callee.module))
+            written = "" if version is None else f", of StableHLO {version_text(version)}"
             raise ModuleError(
                 f"The installed JAX {jax.__version__} cannot read the module of {callee.name}"
-                f"{version}: it reads up to {version_text(newest)}. If that is older, upgrade JAX; "
+                f"{written}: it reads up to {version_text(newest)}. If that is older, upgrade JAX; "
                 "else the module is damaged."
             ) from e
         try:
-            _run(module, _REFINE_ARGUMENTS.format(types=",".join(types)))
+            _run_passes(module, _REFINE_ARGUMENTS.format(types=",".join(types)))
+            # Main computes sizes and passes them to inner functions as scalars, which become
+            # constants. The passes do not propagate these constants.
             while _inline_constant_arguments(module):
-                _run(module, _REFINE_SHAPES)
+                _run_passes(module, _REFINE_SHAPES)
             _check_assertions(module)
         except _MisfitError as e:
             arguments = ", ".join(
-                f"{callee.labels[i]}: {aval}" for i, aval in zip(callee.kept, avals, strict=True)
+                f"{callee.labels[i]}: {aval}"
+                for i, aval in zip(callee.kept_arguments, avals, strict=True)
             )
             raise ShapeError(
                 f"{callee.name} cannot be run on these shapes and dtypes: {arguments}. "
@@ -219,7 +193,10 @@ def _refine(
 def _format_type(aval: Aval) -> str:
     element = ELEMENT_TYPES.get(aval.op_dtype)
     if element is None:
-        raise ModuleError(f"A value of dtype {aval.dtype} cannot be passed to a StableHLO module.")
+        raise ModuleError(
+            f"A value of dtype {aval.dtype} cannot be passed to a StableHLO module. Convert it "
+            "first."
+        )
     return f"tensor<{''.join(f'{size}x' for size in aval.op_shape)}{element}>"
 
 
@@ -227,7 +204,8 @@ def _parse_type(text: str) -> Aval:
     sizes, dtype = _split_type(text)
     if "?" in sizes:
         raise ModuleError(
-            f"A module returns a {text} for known shapes, and JAX cannot determine its size."
+            f"A module returns a {text} for known shapes, and JAX cannot determine its size. Load "
+            "the SavedModel with TensorFlow."
         )
     return Aval(tuple(map(int, sizes)), dtype)
 
@@ -236,7 +214,8 @@ def _split_type(text: str) -> tuple[list[str], str]:
     parts = read_tensor_type(text)
     if parts is None:
         raise ModuleError(
-            f"A module takes or returns a {text}, whose shape or dtype JAX does not know."
+            f"A module takes or returns a {text}, whose shape or dtype JAX does not know. Load "
+            "the SavedModel with TensorFlow."
         )
     return parts
 
@@ -261,7 +240,7 @@ class _MisfitError(Exception):
     """The module does not take arguments of these types; the text is the reason, if known."""
 
 
-def _run(module: Any, pipeline: str) -> None:
+def _run_passes(module: Any, pipeline: str) -> None:
     try:
         jax_compat.run_passes(module, pipeline)
     except Exception as e:  # the type differs between releases of jaxlib
@@ -269,7 +248,7 @@ def _run(module: Any, pipeline: str) -> None:
 
 
 def _inline_constant_arguments(module: Any) -> bool:
-    """Replaces arguments of functions that are the same constant scalar in every call.
+    """Replaces function arguments that are the same constant scalar in every call.
 
     Returns whether the module changed.
     """
@@ -281,7 +260,7 @@ def _inline_constant_arguments(module: Any) -> bool:
         callee = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
         for i, operand in enumerate(op.operands):
             arguments.setdefault((callee, i), []).append(_read_scalar(operand))
-    changed = False
+    has_changed = False
     for (callee, i), values in arguments.items():
         texts = {"" if value is None else str(value) for value in values}
         if callee not in functions or callee == "main" or len(texts) > 1 or "" in texts:
@@ -295,15 +274,13 @@ def _inline_constant_arguments(module: Any) -> bool:
                 "stablehlo.constant", results=[argument.type], attributes={"value": values[0]}
             )
         argument.replace_all_uses_with(constant.results[0])
-        changed = True
-    return changed
+        has_changed = True
+    return has_changed
 
 
 def _check_assertions(module: Any) -> None:
-    """Raises the module's own error message if sizes contradict one of its assertions.
-
-    XLA would report this when it compiles, but within a page of MLIR.
-    """
+    """Raises the module's own error message if sizes contradict one of its assertions."""
+    # XLA would report it too when it compiles, but within a page of MLIR.
     for op in walk_operations(module.operation):
         if op.name != "stablehlo.custom_call":
             continue

@@ -21,9 +21,9 @@ _Bytes: TypeAlias = bytes | bytearray | memoryview
 _POLYNOMIAL = 0x82F63B78
 _MASK_DELTA = 0xA282EAD8
 _LANES = 4096
-_STEP = 1 << 20
-# Minimum length for lanes, which cost more than they save for shorter data.
-_ALONE = 1 << 14
+_PIECE_BYTES = 1 << 20
+_MIN_LANES_BYTES = 1 << 14
+"""Minimum length of data that is cut into lanes, which slow down shorter data."""
 
 
 def crc32c(data: _Bytes, checksum: int = 0) -> int:
@@ -33,22 +33,22 @@ def crc32c(data: _Bytes, checksum: int = 0) -> int:
     ('0xe3069283', '0xe3069283')
     """
     view = memoryview(data).cast("B")
-    extend = _extend_of_google()
+    extend = _load_google_extend()
     if extend is None:
         return _crc32c_by_numpy(view, checksum)
-    for start in range(0, len(view), _STEP):
-        checksum = extend(checksum, bytes(view[start : start + _STEP]))
+    for start in range(0, len(view), _PIECE_BYTES):
+        checksum = extend(checksum, bytes(view[start : start + _PIECE_BYTES]))
     return checksum
 
 
 def is_fast() -> bool:
     """Returns whether a checksum is as fast as reading memory."""
-    return _extend_of_google() is not None
+    return _load_google_extend() is not None
 
 
 @functools.cache
-def _extend_of_google() -> Callable[[int, bytes], int] | None:
-    """Returns google-crc32c's function that continues a checksum; None if missing or slow."""
+def _load_google_extend() -> Callable[[int, bytes], int] | None:
+    """Returns google-crc32c's function that continues a checksum; None if it is missing or slow."""
     try:
         with warnings.catch_warnings():
             # It warns if it has no compiled code, which makes it slower than NumPy.
@@ -62,20 +62,20 @@ def _extend_of_google() -> Callable[[int, bytes], int] | None:
 
 def _crc32c_by_numpy(view: memoryview, checksum: int = 0) -> int:
     state = checksum ^ 0xFFFFFFFF
-    length = len(view) // (4 * _LANES) * 4 if len(view) >= _ALONE else 0
+    length = len(view) // (4 * _LANES) * 4 if len(view) >= _MIN_LANES_BYTES else 0
     if length:
         # The first of the equal lanes continues the state; the rest comes after the lanes.
         whole = length * _LANES
         columns = np.frombuffer(view[:whole], "<u4").reshape(_LANES, length // 4)
         lanes = np.zeros(_LANES, np.uint32)
         lanes[0] = state
-        high, low = _wide_tables()
+        high, low = _make_wide_tables()
         for column in np.ascontiguousarray(columns.T):
             lanes ^= column
             lanes = low[lanes & 0xFFFF] ^ high[lanes >> 16]
         state = _join(lanes, length)
         view = view[whole:]
-    table = _byte_table().tolist()
+    table = _make_byte_table().tolist()
     for byte in view:
         state = table[(state ^ byte) & 0xFF] ^ (state >> 8)
     return int(state ^ 0xFFFFFFFF)
@@ -102,7 +102,7 @@ def unmask_checksum(stored: int) -> int:
 
 
 @functools.cache
-def _byte_table() -> _Words:
+def _make_byte_table() -> _Words:
     """Tabulates the state after each byte, starting from the state 0."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
@@ -111,11 +111,11 @@ def _byte_table() -> _Words:
 
 
 @functools.cache
-def _wide_tables() -> tuple[_Words, _Words]:
+def _make_wide_tables() -> tuple[_Words, _Words]:
     """Tabulates the state after four bytes, for the upper and lower 16 bits of state xor bytes."""
     upper = np.arange(1 << 16, dtype=np.uint32) << np.uint32(16)
     lower = np.arange(1 << 16, dtype=np.uint32)
-    table = _byte_table()
+    table = _make_byte_table()
     for _ in range(4):
         upper = table[upper & 0xFF] ^ upper >> 8
         lower = table[lower & 0xFF] ^ lower >> 8
@@ -124,26 +124,26 @@ def _wide_tables() -> tuple[_Words, _Words]:
 
 def _join(lanes: _Words, length: int) -> int:
     """Joins the states of consecutive lanes of `length` bytes each."""
-    behind = _zeros(length)
+    behind = _make_zeros_matrix(length)
     while len(lanes) > 1:
-        lanes = _apply(behind, lanes[::2]) ^ lanes[1::2]
-        behind = _apply(behind, behind)
+        lanes = _multiply(behind, lanes[::2]) ^ lanes[1::2]
+        behind = _multiply(behind, behind)
     return int(lanes[0])
 
 
-def _zeros(count: int) -> _Words:
+def _make_zeros_matrix(count: int) -> _Words:
     """Computes the matrix for appending zero bytes: the image of each bit of the state."""
     bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
-    result, power = bits, _byte_table()[bits & 0xFF] ^ bits >> 8
+    result, power = bits, _make_byte_table()[bits & 0xFF] ^ bits >> 8
     while count:
         if count & 1:
-            result = _apply(power, result)
-        power = _apply(power, power)
+            result = _multiply(power, result)
+        power = _multiply(power, power)
         count >>= 1
     return result
 
 
-def _apply(matrix: _Words, states: _Words) -> _Words:
+def _multiply(matrix: _Words, states: _Words) -> _Words:
     result = np.zeros_like(states)
     for bit in range(32):
         result ^= np.where(states >> np.uint32(bit) & 1, matrix[bit], np.uint32(0))

@@ -1,12 +1,11 @@
 """Traces the outputs of a signature back to inputs, variables, constants and module calls.
 
-Traces backwards through identities, casts and function calls. Results of other operations are
-`Opaque`.
+It looks through identities, casts and function calls. Results of other operations are `Opaque`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -15,7 +14,7 @@ from jax2tf_bridge.saved_model._graph import (
     GraphBody,
     LibraryFunction,
     Node,
-    tensor_of,
+    split_reference,
 )
 from jax2tf_bridge.saved_model._meta_graph import MetaGraph
 
@@ -25,7 +24,7 @@ _IDENTITY_OPS = frozenset(
         *("ReadVariableOp", "PlaceholderWithDefault"),
     }
 )
-_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+_CALL_OPS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 _MAX_STEPS = 500_000
 _MAX_DEPTH = 200
 
@@ -107,7 +106,7 @@ Value: TypeAlias = (
 )
 
 
-def without_casts(value: Value) -> tuple[Value, list[str]]:
+def split_casts(value: Value) -> tuple[Value, list[str]]:
     """Splits a value into the value before all casts and the dtypes of the casts, in order."""
     dtypes = []
     while isinstance(value, Cast):
@@ -126,7 +125,7 @@ class CallScope:
       arguments: cached values of the function's arguments; for the main graph, its inputs by
         tensor.
       caller: the scope of the call; None for the main graph or a function that is traced alone.
-      passed: the caller's tensors that are passed as arguments.
+      caller_tensors: the caller's tensor for each argument of the function.
       depth: the number of enclosing calls.
     """
 
@@ -134,16 +133,16 @@ class CallScope:
     body: GraphBody
     arguments: dict[str, Value]
     caller: CallScope | None = field(default=None, repr=False)
-    passed: Mapping[str, str] = field(default_factory=dict)
+    caller_tensors: Mapping[str, str] = field(default_factory=dict)
     depth: int = 0
-    _called: dict[str, CallScope] = field(default_factory=dict)
+    _calls: dict[str, CallScope] = field(default_factory=dict)
     _modules: dict[str, ModuleCall] = field(default_factory=dict)
 
     @staticmethod
     def of_graph(model: MetaGraph, inputs: Mapping[str, str]) -> CallScope:
         """Makes the scope of the main graph."""
         arguments: dict[str, Value] = {
-            tensor_of(tensor)[0]: Input(name) for name, tensor in inputs.items()
+            split_reference(tensor)[0]: Input(name) for name, tensor in inputs.items()
         }
         return CallScope(model, model.graph.main, arguments)
 
@@ -153,9 +152,9 @@ class CallScope:
         Raises:
           FileFormatError: the graph is damaged.
         """
-        way: list[str | tuple[CallScope, str]] = []
-        value = self._source(reference, way)
-        for step in reversed(way):
+        steps: list[str | tuple[CallScope, str]] = []
+        value = self._find_origin(reference, steps)
+        for step in reversed(steps):
             if isinstance(step, str):
                 value = Cast(value, step)
             else:
@@ -163,23 +162,23 @@ class CallScope:
                 scope.arguments[argument] = value
         return value
 
-    def _source(self, reference: str, way: list[str | tuple[CallScope, str]]) -> Value:
+    def _find_origin(self, reference: str, steps: list[str | tuple[CallScope, str]]) -> Value:
         """Traces a tensor to its origin.
 
         Chains of calls are traced without recursion, because they may be long.
 
         Args:
           reference: the tensor.
-          way: receives the dtypes of casts on the way, and the arguments of functions.
+          steps: receives the dtype of each cast on the way, and each function argument.
         """
         scope: CallScope = self
         for _ in range(_MAX_STEPS):
-            name, index = tensor_of(reference)
+            name, index = split_reference(reference)
             if name in scope.arguments:
                 return scope.arguments[name]
-            if scope.caller is not None and name in scope.passed:
-                way.append((scope, name))
-                scope, reference = scope.caller, scope.passed[name]
+            if scope.caller is not None and name in scope.caller_tensors:
+                steps.append((scope, name))
+                scope, reference = scope.caller, scope.caller_tensors[name]
                 continue
             node = scope.body.by_name.get(name)
             if node is None:
@@ -187,58 +186,56 @@ class CallScope:
             if node.op == CALL_MODULE:
                 if index >= len(node.dtypes("Tout")):
                     raise scope.body.error(f"the operation {name!r} has no result {index}")
-                return ModuleResult(scope._module(node), index)
+                return ModuleResult(scope._get_module_call(node), index)
             if node.op == "VarHandleOp":
                 return GraphVariable(node.name)
             if node.op == "Const":
                 return GraphConstant(node)
             if node.op == "Cast" and node.inputs:
-                way.append(node.dtype("DstT"))
+                steps.append(node.dtype("DstT"))
                 reference = node.inputs[0]
             elif node.op in _IDENTITY_OPS:
                 if index >= len(node.inputs):
                     raise scope.body.error(f"the operation {name!r} has no result {index}")
-                scope._note_gradient(node)
+                scope._record_gradient(node)
                 reference = node.inputs[index]
             else:
-                called = scope._call(node)
-                if called is None:
+                call = scope._enter_call(node)
+                if call is None:
                     where = f" in the function {scope.body.name}" if scope.body.name else ""
                     return Opaque(f"the operation {node.op} ({node.name}{where})")
-                function, scope = called
+                function, scope = call
                 if index >= len(function.results):
                     raise function.error(f"it has no result {index}")
                 reference = function.results[index]
         raise self.body.error("operations depend on themselves")
 
-    def _module(self, node: Node) -> ModuleCall:
+    def _get_module_call(self, node: Node) -> ModuleCall:
         if node.name not in self._modules:
             self._modules[node.name] = ModuleCall(node, self)
         return self._modules[node.name]
 
-    def _note_gradient(self, node: Node) -> None:
-        """Records the node with the gradient of a module call in that call."""
+    def _record_gradient(self, node: Node) -> None:
+        # The IdentityN of tf.custom_gradient names the gradient of the module call before it.
         if node.op != "IdentityN" or not node.gradient_type or not node.inputs:
             return
-        first = self.body.by_name.get(tensor_of(node.inputs[0])[0])
+        first = self.body.by_name.get(split_reference(node.inputs[0])[0])
         if first is not None and first.op == CALL_MODULE:
-            self._module(first).gradient_node = node
+            self._get_module_call(first).gradient_node = node
 
-    def _call(self, node: Node) -> tuple[LibraryFunction, CallScope] | None:
-        """Returns the function that a node calls; None for other operations."""
-        names: Sequence[str] = (node.op,)
-        if node.op in _CALLS:
-            names = node.functions("f")
+    def _enter_call(self, node: Node) -> tuple[LibraryFunction, CallScope] | None:
+        """Returns the function that a node calls, and its scope; None for other operations."""
+        names = node.functions("f") if node.op in _CALL_OPS else (node.op,)
         function = self.model.graph.functions.get(names[0]) if names else None
         if function is None:
             return None
-        if node.name not in self._called:
+        if node.name not in self._calls:
             if self.depth > _MAX_DEPTH:
                 raise self.body.error("functions call each other without end")
             if len(function.arguments) != len(node.inputs):
                 problem = f"{node.name!r} calls {function.name} with other arguments"
                 raise self.body.error(problem)
-            passed = dict(zip(function.arguments, node.inputs, strict=True))
-            called = CallScope(self.model, function, {}, self, passed, self.depth + 1)
-            self._called[node.name] = called
-        return function, self._called[node.name]
+            tensors = dict(zip(function.arguments, node.inputs, strict=True))
+            scope = CallScope(self.model, function, {}, self, tensors, self.depth + 1)
+            self._calls[node.name] = scope
+        return function, self._calls[node.name]

@@ -12,9 +12,8 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO, TypeAlias
+from typing import TypeAlias
 
 from jax2tf_bridge.errors import FileFormatError, make_path_error
 from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph
@@ -93,8 +92,8 @@ def _link(source: str, target: str) -> str:
     return target
 
 
-def replace_file(path: Path) -> None:
-    """Unlinks a file that may be a hard link, so that writing it does not change the other name."""
+def break_hard_link(path: Path) -> None:
+    """Removes a file of a copy before it is rewritten, because the source may share it."""
     path.unlink(missing_ok=True)
 
 
@@ -114,28 +113,17 @@ class NewModule:
     uses_shardy: bool
 
 
-@dataclass(frozen=True)
-class Pieces:
-    """Pieces of bytes to write in sequence."""
+_Pieces: TypeAlias = "list[bytes | memoryview]"
+"""Pieces of a message, in order."""
 
-    parts: Sequence[bytes | memoryview]
-
-    @cached_property
-    def size(self) -> int:
-        """The total number of bytes."""
-        return sum(map(len, self.parts))
-
-    def write(self, file: BinaryIO) -> None:
-        """Writes the pieces to a file."""
-        file.writelines(self.parts)
-
-
-_Edits: TypeAlias = "Mapping[int, Callable[[ProtoMessage], Pieces | None] | _Edits]"
+_Edits: TypeAlias = "Mapping[int, Callable[[ProtoMessage], _Pieces | None] | _Edits]"
 """Edits by field number: nested edits, or a function that returns the new message or None."""
 
 
-def replace_modules(saved_model: ProtoMessage, modules: Sequence[NewModule]) -> Pieces:
-    """Replaces the modules of a SavedModel.
+def replace_modules(
+    saved_model: ProtoMessage, modules: Sequence[NewModule]
+) -> list[bytes | memoryview]:
+    """Replaces the modules of a SavedModel; returns the pieces of the new file, in order.
 
     Args:
       saved_model: the message from `read_message`.
@@ -148,40 +136,41 @@ def replace_modules(saved_model: ProtoMessage, modules: Sequence[NewModule]) -> 
     if len(numbers) != len(modules):
         raise ValueError(f"the model has {len(numbers)} modules, not {len(modules)}")
 
-    def node(message: ProtoMessage) -> Pieces | None:
+    def edit_node(message: ProtoMessage) -> _Pieces | None:
         number = numbers.get(message.start)
-        return None if number is None else _with_module(message, modules[number])
+        return None if number is None else _replace_module(message, modules[number])
 
-    library: _Edits = {LibraryField.FUNCTIONS: {FunctionField.NODES: node}}
-    graph: _Edits = {GraphField.NODES: node, GraphField.LIBRARY: library}
+    library: _Edits = {LibraryField.FUNCTIONS: {FunctionField.NODES: edit_node}}
+    graph: _Edits = {GraphField.NODES: edit_node, GraphField.LIBRARY: library}
     edits: _Edits = {SavedModelField.META_GRAPHS: {MetaGraphField.GRAPH: graph}}
-    whole = _apply_edits(saved_model, edits)
-    if whole is None:
-        whole = Pieces([memoryview(saved_model.data)[saved_model.start : saved_model.end]])
-    if whole.size > MAX_MESSAGE_BYTES:
+    pieces = _apply_edits(saved_model, edits)
+    if pieces is None:
+        return [memoryview(saved_model.data)[saved_model.start : saved_model.end]]
+    size = sum(map(len, pieces))
+    if size > MAX_MESSAGE_BYTES:
         raise FileFormatError(
-            f"The file {saved_model.file} would have {whole.size:,} bytes, and TensorFlow reads at "
-            "most 2 GiB: save the model with its constants as variables.",
+            f"The file {saved_model.file} would have {size:,} bytes, and TensorFlow reads at most "
+            "2 GiB: save the model with its constants as variables.",
             file=saved_model.file,
         )
-    return whole
+    return pieces
 
 
 def _number_nodes(saved_model: ProtoMessage) -> dict[int, int]:
     """Maps the start of each module's node to the number that `read_saved_model` gives it."""
     numbers: dict[int, int] = {}
     for meta_graph in saved_model.messages(SavedModelField.META_GRAPHS, "a graph of the model"):
-        for _, node in Graph(meta_graph).every_node():
+        for _, node in Graph(meta_graph).iterate_nodes():
             if node.op == CALL_MODULE:
                 numbers[node.message.start] = len(numbers)
     return numbers
 
 
-def _apply_edits(message: ProtoMessage, edits: _Edits) -> Pieces | None:
+def _apply_edits(message: ProtoMessage, edits: _Edits) -> _Pieces | None:
     """Applies edits to a message; returns None if nothing changes."""
-    parts: list[bytes | memoryview] = []
+    pieces: _Pieces = []
     view = memoryview(message.data)
-    kept_from = message.start
+    unchanged_from = message.start
     for field in message.fields():
         edit = edits.get(field.number)
         if edit is None:
@@ -190,33 +179,30 @@ def _apply_edits(message: ProtoMessage, edits: _Edits) -> Pieces | None:
         edited = edit(inner) if callable(edit) else _apply_edits(inner, edit)
         if edited is None:
             continue
-        parts.append(view[kept_from : field.start])
-        parts.append(tag(field.number, BYTES) + varint(edited.size))
-        parts += edited.parts
-        kept_from = field.end
-    if not parts:
-        return None
-    parts.append(view[kept_from : message.end])
-    return Pieces(parts)
+        pieces.append(view[unchanged_from : field.start])
+        pieces.append(tag(field.number, BYTES) + varint(sum(map(len, edited))))
+        pieces += edited
+        unchanged_from = field.end
+    return [*pieces, view[unchanged_from : message.end]] if pieces else None
 
 
-def _with_module(node: ProtoMessage, new: NewModule) -> Pieces:
-    replaced = {"module", "version", *(() if new.uses_shardy else (_SHARDY,))}
-    parts: list[bytes | memoryview] = []
+def _replace_module(node: ProtoMessage, new: NewModule) -> _Pieces:
+    old_attributes = {"module", "version", *(() if new.uses_shardy else (_SHARDY,))}
+    pieces: _Pieces = []
     view = memoryview(node.data)
     for field in node.fields():
         if field.number == NodeField.ATTRIBUTES:
             key, _ = node.entry(field, "an attribute of a node")
-            if key in replaced:
+            if key in old_attributes:
                 continue
-        parts.append(view[field.start : field.end])
+        pieces.append(view[field.start : field.end])
     version = varint_field(AttributeField.INTEGER, new.calling_convention_version)
     entry = bytes_field(1, "version") + bytes_field(2, version)
-    parts.append(bytes_field(NodeField.ATTRIBUTES, entry))
+    pieces.append(bytes_field(NodeField.ATTRIBUTES, entry))
     # The module may be large, so it is not copied into the enclosing messages.
     size = len(new.module)
     value = tag(AttributeField.BYTES, BYTES) + varint(size)
     entry = bytes_field(1, "module") + tag(2, BYTES) + varint(len(value) + size) + value
-    parts.append(tag(NodeField.ATTRIBUTES, BYTES) + varint(len(entry) + size) + entry)
-    parts.append(new.module)
-    return Pieces(parts)
+    pieces.append(tag(NodeField.ATTRIBUTES, BYTES) + varint(len(entry) + size) + entry)
+    pieces.append(new.module)
+    return pieces

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from jax2tf_bridge.bytecode import Version, read_stablehlo_version
 from jax2tf_bridge.portable import DisabledSafetyCheck
-from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph, Node, tensor_of
+from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph, Node, split_reference
 from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, SignaturePort
 from jax2tf_bridge.saved_model._tensors import TensorSpec, read_tensor_spec
 
@@ -22,8 +22,8 @@ class GradientOrders:
 
     Attributes:
       orders: the number of stored orders.
-      missing_because: the reason in the file why the next order is missing; "" if it has none.
-      is_left_out: the next order exists in Python and was not stored.
+      missing_because: the reason that the file gives for the missing next order; "" without one.
+      is_left_out: whether the next order exists in Python and was not stored.
     """
 
     orders: int
@@ -89,7 +89,7 @@ class CalledModule:
 
     @property
     def place(self) -> str:
-        """Names its location, for people."""
+        """Names its location, for messages."""
         return f"{self.function}/{self.node}" if self.function else self.node
 
 
@@ -108,9 +108,9 @@ class ReachableFunctions:
     """Functions that run when a signature or method is called or differentiated.
 
     Attributes:
-      orders: maps each reached function to the order of differentiation at which it runs; "" is the
-        main graph.
-      main: the names of the reached nodes of the main graph.
+      orders: maps each function to the order of differentiation at which it runs; "" is the main
+        graph.
+      main: the names of the nodes of the main graph that run.
       unregistered: the orders at which a gradient is needed that the file does not have.
       missing: called functions that the file does not have.
     """
@@ -121,10 +121,10 @@ class ReachableFunctions:
     missing: frozenset[str]
 
 
-def _reach_from_tensors(graph: Graph, tensors: Iterable[str]) -> ReachableFunctions:
-    """Finds what runs to compute tensors of the main graph ("StatefulPartitionedCall:0")."""
+def _find_reachable(graph: Graph, tensors: Iterable[str]) -> ReachableFunctions:
+    """Finds the functions that compute tensors of the main graph ("StatefulPartitionedCall:0")."""
     by_name = graph.main.by_name
-    waiting = [tensor_of(tensor)[0] for tensor in tensors]
+    waiting = [split_reference(tensor)[0] for tensor in tensors]
     seen = set(waiting)
     needed = []
     while waiting:
@@ -132,7 +132,7 @@ def _reach_from_tensors(graph: Graph, tensors: Iterable[str]) -> ReachableFuncti
         if node is None:
             continue
         needed.append(node)
-        for name in (*(tensor_of(i)[0] for i in node.inputs), *node.controls):
+        for name in (*(split_reference(i)[0] for i in node.inputs), *node.controls):
             if name not in seen:
                 seen.add(name)
                 waiting.append(name)
@@ -140,13 +140,16 @@ def _reach_from_tensors(graph: Graph, tensors: Iterable[str]) -> ReachableFuncti
 
 
 def _follow(
-    graph: Graph, main: Mapping[str, list[Node]], begin: Iterable[tuple[str, int]]
+    graph: Graph, main: Mapping[str, list[Node]], start: Iterable[tuple[str, int]]
 ) -> ReachableFunctions:
-    """Follows calls and gradients; calls keep the order and come first, gradients add 1."""
+    """Follows calls and gradients: a call keeps the order, a gradient adds 1.
+
+    Calls are followed first, so that each function gets its lowest order.
+    """
     orders: dict[str, int] = {}
     unregistered: set[int] = set()
     missing: set[str] = set()
-    waiting = deque(begin)
+    waiting = deque(start)
     while waiting:
         name, order = waiting.popleft()
         if name in orders:
@@ -180,8 +183,8 @@ def iterate_modules(graph: Graph, first: int) -> Iterator[CalledModule]:
       FileFormatError: an operation is damaged, even in an unreachable function.
     """
     number = first
-    for function, node in graph.every_node():
-        _ = node.calls  # reads all attributes
+    for function, node in graph.iterate_nodes():
+        _ = node.calls  # raises if an attribute is damaged
         if node.op == CALL_MODULE:
             yield read_module_call(number, function, node)
             number += 1
@@ -211,7 +214,7 @@ def read_module_call(number: int, function: str, node: Node) -> CalledModule:
 
 def iterate_constants(graph: Graph) -> Iterator[StoredConstant]:
     """Yields the constant arrays of a graph."""
-    for function, node in graph.every_node():
+    for function, node in graph.iterate_nodes():
         tensor = node.tensor("value") if node.op == "Const" else None
         if tensor is not None:
             yield StoredConstant(function, node.name, read_tensor_spec(tensor), len(tensor))
@@ -227,7 +230,7 @@ def find_entry_points(
       modules: the modules of the graph.
 
     Returns:
-      The signatures, then the methods that run modules; the number of others, which were not
+      The signatures, then the methods that run modules; the number of entries that were not
       analysed; and the called functions that the file does not have.
     """
     graph, signatures = meta_graph.graph, meta_graph.signatures
@@ -236,7 +239,7 @@ def find_entry_points(
     method_names = list(methods)[: _MAX_ENTRIES - len(names)]
     more = len(signatures) + len(methods) - len(names) - len(method_names)
     by_signature = {
-        name: _reach_from_tensors(graph, [o.tensor for o in signatures[name].outputs.values()])
+        name: _find_reachable(graph, [o.tensor for o in signatures[name].outputs.values()])
         for name in names
     }
     by_method = {
@@ -245,40 +248,41 @@ def find_entry_points(
     }
     derived = {
         function
-        for reached in (*by_signature.values(), *by_method.values())
-        for function, order in reached.orders.items()
+        for reachable in (*by_signature.values(), *by_method.values())
+        for function, order in reachable.orders.items()
         if order
     }
     entries = [
-        _entry(graph, name, signatures[name], reached, modules)
-        for name, reached in by_signature.items()
+        _make_entry_point(graph, name, signatures[name], reachable, modules)
+        for name, reachable in by_signature.items()
     ]
-    missing = [reached.missing for reached in by_signature.values()]
-    for name, reached in by_method.items():
+    missing = [reachable.missing for reachable in by_signature.values()]
+    for name, reachable in by_method.items():
         # Gradients that are attributes of the object are not methods.
         if not derived.issuperset(methods[name]):
-            missing.append(reached.missing)
-            entry = _entry(graph, name, None, reached, modules)
+            missing.append(reachable.missing)
+            entry = _make_entry_point(graph, name, None, reachable, modules)
             if entry.modules:
                 entries.append(entry)
     return entries, more, [name for names in missing for name in sorted(names)]
 
 
-def _entry(
+def _make_entry_point(
     graph: Graph,
     name: str,
     signature: GraphSignature | None,
-    reached: ReachableFunctions,
+    reachable: ReachableFunctions,
     modules: Sequence[CalledModule],
 ) -> EntryPoint:
     inputs, outputs = ({}, {}) if signature is None else (signature.inputs, signature.outputs)
     orders = {
-        module.number: reached.orders[module.function]
+        module.number: reachable.orders[module.function]
         for module in modules
-        if module.function in reached.orders and (module.function or module.node in reached.main)
+        if module.function in reachable.orders
+        and (module.function or module.node in reachable.main)
     }
-    gradient = _gradient(graph, reached, orders) if orders else None
-    joins_requests = _joins_requests(graph, reached)
+    gradient = _find_gradient_orders(graph, reachable, orders) if orders else None
+    joins_requests = _has_batch_function(graph, reachable)
     if gradient is not None and joins_requests:
         gradient = GradientOrders(0, "it joins the requests of several callers")
     return EntryPoint(
@@ -292,13 +296,13 @@ def _entry(
     )
 
 
-def _gradient(
-    graph: Graph, reached: ReachableFunctions, modules: Mapping[int, int]
+def _find_gradient_orders(
+    graph: Graph, reachable: ReachableFunctions, modules: Mapping[int, int]
 ) -> GradientOrders:
     highest = max(modules.values())
-    if highest in reached.unregistered:
+    if highest in reachable.unregistered:
         return GradientOrders(highest, "", is_left_out=True)
-    for function, order in reached.orders.items():
+    for function, order in reachable.orders.items():
         if order == highest:
             for node in graph.functions.get(function, graph.main).nodes:
                 if node.op == "PreventGradient" and (text := node.text("message")):
@@ -306,11 +310,11 @@ def _gradient(
     return GradientOrders(highest, "")
 
 
-def _joins_requests(graph: Graph, reached: ReachableFunctions) -> bool:
+def _has_batch_function(graph: Graph, reachable: ReachableFunctions) -> bool:
     return any(
         node.op == "BatchFunction"
-        for function, order in reached.orders.items()
+        for function, order in reachable.orders.items()
         if order == 0
         for node in graph.functions.get(function, graph.main).nodes
-        if function or node.name in reached.main
+        if function or node.name in reachable.main
     )

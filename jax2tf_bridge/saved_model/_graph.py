@@ -16,7 +16,7 @@ from jax2tf_bridge.saved_model._schema import (
     NodeField,
     OpField,
 )
-from jax2tf_bridge.saved_model._tensors import Shape, dtype_name, read_shape
+from jax2tf_bridge.saved_model._tensors import Shape, name_dtype, read_shape
 from jax2tf_bridge.serialization import BYTES, ProtoField, ProtoMessage
 
 _NUMBERS = frozenset({AttributeField.INTEGER, AttributeField.FLAG})
@@ -28,7 +28,7 @@ class Node:
     """Operation of a graph or of a function.
 
     Attributes are read on demand; modules and constants are never copied. A graph has many nodes,
-    so `calls` and `gradient_type` do not store the other attributes.
+    so reading `calls` and `gradient_type` does not store the other attributes.
 
     Attributes:
       message: the NodeDef.
@@ -70,34 +70,34 @@ class Node:
 
     @property
     def attributes(self) -> Mapping[str, ProtoMessage]:
-        """Returns the attributes by name, as AttrValue messages."""
+        """AttrValue messages by name."""
         if self._attributes is None:
             self._attributes = self._read_attributes()
         return self._attributes
 
     @property
     def calls(self) -> tuple[str, ...]:
-        """Returns the names of the functions in all attributes."""
-        return self._follow()[0]
+        """Names of the functions in all attributes."""
+        return self._read_links()[0]
 
     @property
     def gradient_type(self) -> str:
-        """Returns the type that its gradient is registered for; "" for its own gradient."""
-        return self._follow()[1]
+        """Type that its gradient is registered for; "" for the gradient of the operation."""
+        return self._read_links()[1]
 
     def view(self, name: str) -> memoryview:
         """Returns a view of an attribute's bytes in the file; empty if it is missing."""
-        value = self._attribute(name)
+        value = self._get_attribute(name)
         field = value.last(AttributeField.BYTES)
         return memoryview(b"") if field is None else value.view(field)
 
     def text(self, name: str) -> str:
         """Reads a string attribute; "" if it is missing."""
-        return self._attribute(name).text_of(AttributeField.BYTES)
+        return self._get_attribute(name).text_of(AttributeField.BYTES)
 
     def number(self, name: str) -> int:
         """Reads an int or bool attribute; 0 if it is missing."""
-        value, number = self._attribute(name), 0
+        value, number = self._get_attribute(name), 0
         for field in value.fields():
             if field.number in _NUMBERS:
                 number = value.integer(field)
@@ -105,43 +105,43 @@ class Node:
 
     def dtype(self, name: str) -> str:
         """Reads a dtype attribute."""
-        return dtype_name(self._attribute(name).integer_of(AttributeField.TYPE))
+        return name_dtype(self._get_attribute(name).integer_of(AttributeField.TYPE))
 
     def shape(self, name: str) -> Shape:
         """Reads a shape attribute; () if it is missing."""
-        value = self._attribute(name)
+        value = self._get_attribute(name)
         field = value.last(AttributeField.SHAPE)
         return () if field is None else read_shape(value.message(field, "a shape"))
 
     def tensor(self, name: str) -> ProtoMessage | None:
         """Returns the TensorProto of an attribute; None if it is missing."""
-        value = self._attribute(name)
+        value = self._get_attribute(name)
         field = value.last(AttributeField.TENSOR)
         return None if field is None else value.message(field, f"the constant {self.name}")
 
     def texts(self, name: str) -> tuple[str, ...]:
         """Reads an attribute that is a list of strings; () if it is missing."""
-        return tuple(values.text(field) for values, field in self._list(name, ListField.BYTES))
+        return tuple(values.text(field) for values, field in self._iter_list(name, ListField.BYTES))
 
     def dtypes(self, name: str) -> tuple[str, ...]:
         """Reads an attribute that is a list of dtypes; () if it is missing."""
-        entries = self._list(name, ListField.TYPES)
-        return tuple(dtype_name(n) for values, field in entries for n in values.integers(field))
+        entries = self._iter_list(name, ListField.TYPES)
+        return tuple(name_dtype(n) for values, field in entries for n in values.integers(field))
 
     def shapes(self, name: str) -> tuple[Shape, ...]:
         """Reads an attribute that is a list of shapes; () if it is missing."""
-        entries = self._list(name, ListField.SHAPES)
+        entries = self._iter_list(name, ListField.SHAPES)
         return tuple(read_shape(values.message(field, "a shape")) for values, field in entries)
 
     def functions(self, name: str) -> tuple[str, ...]:
         """Returns the names of the functions in an attribute, one or a list."""
-        return tuple(_functions(self._attribute(name)))
+        return tuple(_iter_functions(self._get_attribute(name)))
 
     def error(self, problem: str) -> FileFormatError:
         """Makes an error for a node that does not fit its graph."""
         return self.message.error(self.message.start, f"{self.name} {problem}")
 
-    def _attribute(self, name: str) -> ProtoMessage:
+    def _get_attribute(self, name: str) -> ProtoMessage:
         return self.attributes.get(name, _MISSING)
 
     def _read_attributes(self) -> dict[str, ProtoMessage]:
@@ -152,25 +152,26 @@ class Node:
             if field.number == NodeField.ATTRIBUTES
         )
 
-    def _follow(self) -> tuple[tuple[str, ...], str]:
-        """Reads the functions in all attributes, and the type of its registered gradient."""
+    def _read_links(self) -> tuple[tuple[str, ...], str]:
         if self._links is None:
             attributes = self._read_attributes() if self._attributes is None else self._attributes
-            calls = tuple(name for value in attributes.values() for name in _functions(value))
-            named = attributes.get("_gradient_op_type")
-            gradient = "" if named is None else named.text_of(AttributeField.BYTES)
-            self._links = (calls, gradient) if calls or gradient else _NO_LINKS
+            calls = tuple(name for value in attributes.values() for name in _iter_functions(value))
+            gradient_type = attributes.get("_gradient_op_type", _MISSING).text_of(
+                AttributeField.BYTES
+            )
+            # Most nodes have neither, so they share one tuple.
+            self._links = (calls, gradient_type) if calls or gradient_type else _NO_LINKS
         return self._links
 
-    def _list(self, name: str, number: int) -> Iterator[tuple[ProtoMessage, ProtoField]]:
-        value = self._attribute(name)
+    def _iter_list(self, name: str, number: int) -> Iterator[tuple[ProtoMessage, ProtoField]]:
+        value = self._get_attribute(name)
         for values in value.messages(AttributeField.LIST, value.place):
             for field in values.fields():
                 if field.number == number:
                     yield values, field
 
 
-def _functions(value: ProtoMessage) -> Iterator[str]:
+def _iter_functions(value: ProtoMessage) -> Iterator[str]:
     for field in value.fields():
         if field.number == AttributeField.FUNCTION:
             yield value.message(field, value.place).text_of(1)
@@ -183,13 +184,13 @@ def _functions(value: ProtoMessage) -> Iterator[str]:
 CALL_MODULE = "XlaCallModule"
 
 
-def tensor_of(reference: str) -> tuple[str, int]:
+def split_reference(reference: str) -> tuple[str, int]:
     """Splits "node", "node:1" or "node:output:1" into the node and the index of its result.
 
-    Other texts are returned as the name of a node, which will not exist.
+    For other texts, returns a name that no node has.
 
-    >>> tensor_of("a"), tensor_of("a:1"), tensor_of("a:output:2"), tensor_of("a:b")
-    (('a', 0), ('a', 1), ('a', 2), ('a:b', 0))
+    >>> [split_reference(text) for text in ("a", "a:1", "a:output:2", "a:b")]
+    [('a', 0), ('a', 1), ('a', 2), ('a:b', 0)]
     """
     name, *rest = reference.split(":")
     if not rest:
@@ -214,15 +215,15 @@ class GraphBody:
         Args:
           name: the name of the function; "" for the main graph.
           whole: the message that errors refer to.
-          parts: the messages in it that contain the nodes.
-          number: the number of the field that contains them.
+          parts: the messages within `whole` that contain the nodes.
+          number: the number of the field with the nodes.
         """
         self.name, self._whole = name, whole
         self._parts, self._number = parts, number
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
-        """Reads the operations in the order of the file.
+        """Operations in the order of the file.
 
         Raises:
           FileFormatError: one of them is damaged.
@@ -234,7 +235,7 @@ class GraphBody:
 
     @cached_property
     def by_name(self) -> Mapping[str, Node]:
-        """Returns the operations by their names."""
+        """Operations by name."""
         return {node.name: node for node in self.nodes}
 
     def error(self, problem: str) -> FileFormatError:
@@ -252,25 +253,25 @@ class LibraryFunction(GraphBody):
 
     @cached_property
     def arguments(self) -> tuple[str, ...]:
-        """Returns the names of the arguments, in order."""
-        return self._names(OpField.ARGUMENTS)
+        """Names of the arguments, in order."""
+        return self._read_names(OpField.ARGUMENTS)
 
     @cached_property
     def results(self) -> tuple[str, ...]:
-        """Returns the tensors that are the results, in order.
+        """References of the tensors that are the results, in order.
 
         Raises:
           FileFormatError: a result is missing, or the function is damaged.
         """
         entries = self._whole.messages(FunctionField.RESULTS, "a result of a function")
         tensors = {entry.text_of(1): entry.text_of(2) for entry in entries}
-        names = self._names(OpField.RESULTS)
+        names = self._read_names(OpField.RESULTS)
         missing = [name for name in names if name not in tensors]
         if missing:
             raise self.error(f"it does not define its result {missing[0]}")
         return tuple(tensors[name] for name in names)
 
-    def _names(self, number: int) -> tuple[str, ...]:
+    def _read_names(self, number: int) -> tuple[str, ...]:
         signatures = self._whole.messages(FunctionField.SIGNATURE, "a function's signature")
         return tuple(
             argument.text_of(1)
@@ -304,13 +305,13 @@ class Graph:
             for library in part.messages(GraphField.LIBRARY, "the function library"):
                 self._read(library)
 
-    def every_node(self) -> Iterator[tuple[str, Node]]:
+    def iterate_nodes(self) -> Iterator[tuple[str, Node]]:
         """Yields each node with the name of its function, "" for the main graph."""
         for body in (self.main, *self.functions.values()):
             for node in body.nodes:
                 yield body.name, node
 
-    def gradient_of(self, gradient_type: str) -> LibraryFunction | None:
+    def find_gradient(self, gradient_type: str) -> LibraryFunction | None:
         """Returns the function that is registered as the gradient of an operation."""
         return self.functions.get(self.gradients.get(gradient_type, ""))
 

@@ -75,26 +75,28 @@ class _Object:
     variable: ProtoMessage | None
 
 
-def read_objects(meta_graph: ProtoMessage) -> Objects | None:
+def _read_objects(meta_graph: ProtoMessage) -> Objects | None:
     objects = [
-        _object(message)
+        _read_object(message)
         for graph in meta_graph.messages(MetaGraphField.OBJECT_GRAPH, "the object graph")
         for message in graph.messages(ObjectGraphField.NODES, "an object")
     ]
     if not objects:
         return None
-    paths = dict(_paths(objects))
+    paths = dict(_iter_paths(objects))
     variables = []
     methods: dict[str, tuple[str, ...]] = {}
     for i, entry in enumerate(objects):
         if entry.variable is not None:
-            variables.append(_variable(entry.variable, paths.get(i)))
-        elif entry.functions and i in paths and _is_method(paths[i]):
+            variables.append(_read_variable(entry.variable, paths.get(i)))
+        elif entry.functions and i in paths and paths[i].partition("/")[0] != _SIGNATURES:
             methods[paths[i]] = entry.functions
     return Objects(tuple(variables), methods)
 
 
-def _capture(concrete: ProtoMessage, objects: Sequence[ProtoMessage], index: int) -> Capture | None:
+def _read_capture(
+    concrete: ProtoMessage, objects: Sequence[ProtoMessage], index: int
+) -> Capture | None:
     if not 0 <= index < len(objects):
         problem = f"it names the object {index} of {len(objects)}"
         raise concrete.error(concrete.start, problem)
@@ -105,13 +107,9 @@ def _capture(concrete: ProtoMessage, objects: Sequence[ProtoMessage], index: int
     return None
 
 
-def _is_method(path: str) -> bool:
-    return path != _SIGNATURES and not path.startswith(f"{_SIGNATURES}/")
-
-
-def _object(message: ProtoMessage) -> _Object:
+def _read_object(message: ProtoMessage) -> _Object:
     children: list[tuple[str, int]] = []
-    functions: list[str] | None = None
+    functions: tuple[str, ...] | None = None
     variable = None
     for part in message.fields():
         if part.number == ObjectField.CHILDREN:
@@ -119,14 +117,14 @@ def _object(message: ProtoMessage) -> _Object:
             children.append((child.text_of(2), child.integer_of(1)))
         elif part.number == ObjectField.FUNCTION:
             function = message.message(part, "a function object")
-            functions = [function.text(f) for f in function.fields() if f.number == 1]
+            functions = tuple(function.text(f) for f in function.fields() if f.number == 1)
         elif part.number == ObjectField.VARIABLE:
             variable = message.message(part, "a variable")
-    return _Object(tuple(children), None if functions is None else tuple(functions), variable)
+    return _Object(tuple(children), functions, variable)
 
 
-def _paths(objects: list[_Object]) -> Iterator[tuple[int, str]]:
-    """Yields the shortest path to each object; objects below functions are skipped as traces."""
+def _iter_paths(objects: list[_Object]) -> Iterator[tuple[int, str]]:
+    """Yields the index and the shortest path of each object; traces of functions have no path."""
     seen = {0}
     waiting = deque([(0, "")])
     while waiting:
@@ -134,17 +132,17 @@ def _paths(objects: list[_Object]) -> Iterator[tuple[int, str]]:
         yield index, path
         if objects[index].functions is not None:
             continue
-        # Another name of the same function is more informative.
-        children = sorted(objects[index].children, key=lambda each: each[0] == "__call__")
+        # A function's own name tells more than `__call__`, so it is visited first.
+        children = sorted(objects[index].children, key=lambda child: child[0] == "__call__")
         for name, child in children:
             if child in seen or not 0 <= child < len(objects):
                 continue
             seen.add(child)
-            below = f"{path}/{name}" if path else name
-            waiting.append((child, below[:_MAX_PATH_LENGTH]))
+            child_path = f"{path}/{name}" if path else name
+            waiting.append((child, child_path[:_MAX_PATH_LENGTH]))
 
 
-def _variable(message: ProtoMessage, path: str | None) -> ModelVariable:
+def _read_variable(message: ProtoMessage, path: str | None) -> ModelVariable:
     name = message.text_of(VariableField.NAME)
     return ModelVariable(
         path or name,
@@ -154,7 +152,7 @@ def _variable(message: ProtoMessage, path: str | None) -> ModelVariable:
     )
 
 
-_INTERNAL = frozenset({"__saved_model_init_op", "__saved_model_train_op"})
+_INTERNAL_SIGNATURES = frozenset({"__saved_model_init_op", "__saved_model_train_op"})
 """Names of TensorFlow's own signatures, for initialization and training."""
 
 
@@ -176,7 +174,7 @@ class SignaturePort:
 
     @property
     def has_default(self) -> bool:
-        """True if callers may omit it."""
+        """Whether callers may omit it."""
         return self.default is not None
 
 
@@ -220,23 +218,23 @@ class MetaGraph:
 
     @cached_property
     def graph(self) -> Graph:
-        """Returns its nodes and functions."""
+        """Nodes and functions."""
         return Graph(self._message)
 
     @cached_property
     def objects(self) -> Objects | None:
-        """Returns the objects of the loaded object; None in models of TensorFlow 1."""
-        return read_objects(self._message)
+        """Variables and methods of the loaded object; None in models of TensorFlow 1."""
+        return _read_objects(self._message)
 
     @cached_property
     def signatures(self) -> Mapping[str, GraphSignature]:
-        """Returns the signatures by name, without TensorFlow's own."""
+        """Signatures by name, without TensorFlow's own."""
         signatures = {}
         for field in self._message.fields():
             if field.number == MetaGraphField.SIGNATURES:
                 name, signature = self._message.entry(field, "a signature")
-                if name not in _INTERNAL:
-                    signatures[name] = _signature(signature)
+                if name not in _INTERNAL_SIGNATURES:
+                    signatures[name] = _read_signature(signature)
         return signatures
 
     def captures(self, function: str) -> tuple[Capture | None, ...]:
@@ -249,7 +247,7 @@ class MetaGraph:
                 if name == function:
                     objects = list(graph.messages(ObjectGraphField.NODES, "an object"))
                     return tuple(
-                        _capture(concrete, objects, index)
+                        _read_capture(concrete, objects, index)
                         for inputs in concrete.fields()
                         if inputs.number == ConcreteFunctionField.BOUND_INPUTS
                         for index in concrete.integers(inputs)
@@ -274,7 +272,7 @@ class MetaGraph:
             yield asset.text_of(2)
 
 
-def _signature(message: ProtoMessage) -> GraphSignature:
+def _read_signature(message: ProtoMessage) -> GraphSignature:
     inputs: dict[str, SignaturePort] = {}
     outputs: dict[str, SignaturePort] = {}
     defaults: dict[str, ProtoMessage] = {}
@@ -282,8 +280,8 @@ def _signature(message: ProtoMessage) -> GraphSignature:
         if field.number in (SignatureField.INPUTS, SignatureField.OUTPUTS):
             name, info = message.entry(field, "an entry of a signature")
             ports = inputs if field.number == SignatureField.INPUTS else outputs
-            kind = read_spec(info, TensorInfoField.DTYPE, TensorInfoField.SHAPE)
-            ports[name] = SignaturePort(name, kind, info.text_of(TensorInfoField.NAME))
+            spec = read_spec(info, TensorInfoField.DTYPE, TensorInfoField.SHAPE)
+            ports[name] = SignaturePort(name, spec, info.text_of(TensorInfoField.NAME))
         elif field.number == SignatureField.DEFAULTS:
             name, default = message.entry(field, "an entry of a signature")
             defaults[name] = default

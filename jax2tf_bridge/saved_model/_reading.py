@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from jax2tf_bridge.errors import (
     MissingDependencyError,
     make_path_error,
 )
+from jax2tf_bridge.portable import Aval
 from jax2tf_bridge.saved_model._entry_points import (
     CalledModule,
     EntryPoint,
@@ -30,7 +32,8 @@ from jax2tf_bridge.saved_model._entry_points import (
 from jax2tf_bridge.saved_model._meta_graph import MetaGraph, ModelVariable, SignaturePort
 from jax2tf_bridge.saved_model._schema import SavedModelField
 from jax2tf_bridge.saved_model._sidecar import SIDECAR, read_sidecar_facts
-from jax2tf_bridge.saved_model._tensor_bundle import TensorBundle, variable_name
+from jax2tf_bridge.saved_model._tensor_bundle import BundleEntry, TensorBundle, variable_name
+from jax2tf_bridge.saved_model._tensors import TensorSpec
 from jax2tf_bridge.saved_model._warm_up import WarmUp, read_warm_up
 from jax2tf_bridge.serialization import ProtoMessage
 from jax2tf_bridge.storage import AnyPath, as_path, walk_files
@@ -57,7 +60,7 @@ class SavedModelContents:
       tensorflow: the TensorFlow version that wrote it, "" if unknown.
       tags: the tags of its graphs.
       entries: the signatures, then the methods that run modules.
-      more_entries: the number of others, which were not analysed.
+      more_entries: the number of entries that were not analysed.
       modules: all XlaCallModule nodes.
       constants: the largest constants of the graph, outside of modules, in descending order.
       constants_size: the size of all constants in bytes.
@@ -101,25 +104,25 @@ def read_saved_model(
     Raises:
       FileNotFoundError: the folder does not exist.
       FileFormatError: it is not a SavedModel (the text names a nearby one); or saved_model.pb is
-        damaged, too large, or has no XlaCallModule and was not written by save().
+        damaged, too large, or has no XlaCallModule op and was not written by save().
     """
     folder = as_path(path)
     message = read_message(folder)
     # TensorFlow writes one graph, and loads the one with the requested tags.
-    graphs = _meta_graphs(message)
+    graphs = _read_meta_graphs(message)
     modules: list[CalledModule] = []
-    arrays: list[StoredConstant] = []
+    constants: list[StoredConstant] = []
     entries: list[EntryPoint] = []
-    more = 0
-    missing: dict[str, None] = {}
-    for each in graphs:
-        own = list(iterate_modules(each.graph, len(modules)))
-        modules += own
-        arrays += iterate_constants(each.graph)
-        own_entries, own_more, own_missing = find_entry_points(each, own)
-        entries += own_entries
-        more += own_more
-        missing |= dict.fromkeys(own_missing)
+    more_entries = 0
+    missing_functions: list[str] = []
+    for meta_graph in graphs:
+        graph_modules = list(iterate_modules(meta_graph.graph, len(modules)))
+        modules += graph_modules
+        constants += iterate_constants(meta_graph.graph)
+        graph_entries, more, missing = find_entry_points(meta_graph, graph_modules)
+        entries += graph_entries
+        more_entries += more
+        missing_functions += missing
     # Models that save() writes for a target without XLA have no modules.
     if not (modules or accept_any_tool or (folder / SIDECAR).exists()):
         raise FileFormatError(
@@ -128,34 +131,33 @@ def read_saved_model(
             file=str(folder),
         )
     sidecar, problem = read_sidecar_facts(folder)
-    variables = tuple(v for each in graphs for v in each.variables())
     files = dict(islice(walk_files(folder), _MAX_FILES))
     return SavedModelContents(
         path=str(folder),
         graph_size=len(message),
         variables_size=sum(s for name, s in files.items() if name.startswith("variables/")),
         tensorflow=graphs[0].tensorflow,
-        tags=tuple(dict.fromkeys(tag for each in graphs for tag in each.tags)),
-        entries=tuple(_in_order_of_function(entry, sidecar) for entry in entries),
-        more_entries=more,
+        tags=tuple(dict.fromkeys(tag for graph in graphs for tag in graph.tags)),
+        entries=tuple(_sort_ports(entry, sidecar) for entry in entries),
+        more_entries=more_entries,
         modules=tuple(modules),
-        constants=tuple(sorted(arrays, key=lambda c: -c.size)[:_MAX_CONSTANTS]),
-        constants_size=sum(c.size for c in arrays),
-        variables=variables,
+        constants=tuple(sorted(constants, key=lambda c: -c.size)[:_MAX_CONSTANTS]),
+        constants_size=sum(c.size for c in constants),
+        variables=tuple(v for graph in graphs for v in graph.variables()),
         assets=tuple(n.removeprefix("assets/") for n in files if n.startswith("assets/")),
         warm_up=read_warm_up(folder),
         sidecar=sidecar,
         sidecar_problem=problem,
-        missing_functions=tuple(missing),
-        missing_files=tuple(_missing_files(graphs, files)),
+        missing_functions=tuple(dict.fromkeys(missing_functions)),
+        missing_files=tuple(_find_missing_files(graphs, files)),
     )
 
 
-def _in_order_of_function(entry: EntryPoint, sidecar: Mapping[str, object]) -> EntryPoint:
+def _sort_ports(entry: EntryPoint, sidecar: Mapping[str, object]) -> EntryPoint:
     """Orders inputs and outputs as the sidecar does; saved_model.pb does not store an order."""
     signatures = sidecar.get("signatures")
-    known = signatures.get(entry.name) if isinstance(signatures, dict) else None
-    if not entry.is_signature or not isinstance(known, dict):
+    sidecar_entry = signatures.get(entry.name) if isinstance(signatures, dict) else None
+    if not entry.is_signature or not isinstance(sidecar_entry, dict):
         return entry
 
     def order(ports: tuple[SignaturePort, ...], names: object) -> tuple[SignaturePort, ...]:
@@ -166,8 +168,8 @@ def _in_order_of_function(entry: EntryPoint, sidecar: Mapping[str, object]) -> E
 
     return replace(
         entry,
-        inputs=order(entry.inputs, known.get("inputs")),
-        outputs=order(entry.outputs, known.get("outputs")),
+        inputs=order(entry.inputs, sidecar_entry.get("inputs")),
+        outputs=order(entry.outputs, sidecar_entry.get("outputs")),
     )
 
 
@@ -180,7 +182,7 @@ def read_message(folder: AnyPath) -> ProtoMessage:
     """
     file = folder / GRAPH_FILE
     if not file.is_file():
-        raise _not_a_saved_model(folder)
+        raise _make_not_a_saved_model_error(folder)
     size = file.stat().st_size
     if size > MAX_MESSAGE_BYTES:
         raise FileFormatError(
@@ -198,20 +200,20 @@ def read_serving_graph(path: str | os.PathLike[str]) -> MetaGraph:
       FileNotFoundError, FileFormatError: as in `read_message`; or the file is damaged.
       OSError: the file cannot be read.
     """
-    graphs = _meta_graphs(read_message(as_path(path)))
+    graphs = _read_meta_graphs(read_message(as_path(path)))
     # Other graphs are for other devices or uses; TensorFlow 2 writes only one.
     return next((graph for graph in graphs if "serve" in graph.tags), graphs[0])
 
 
-def _meta_graphs(message: ProtoMessage) -> list[MetaGraph]:
-    graphs = message.messages(SavedModelField.META_GRAPHS, "a graph of the model")
-    meta_graphs = [MetaGraph(graph) for graph in graphs]
-    if not meta_graphs:
+def _read_meta_graphs(message: ProtoMessage) -> list[MetaGraph]:
+    messages = message.messages(SavedModelField.META_GRAPHS, "a graph of the model")
+    graphs = list(map(MetaGraph, messages))
+    if not graphs:
         raise message.error(message.start, "there is no graph")
-    return meta_graphs
+    return graphs
 
 
-def _not_a_saved_model(folder: AnyPath) -> OSError | FileFormatError:
+def _make_not_a_saved_model_error(folder: AnyPath) -> OSError | FileFormatError:
     if not folder.exists():
         text = f"does not exist; name the folder that holds {GRAPH_FILE}"
         return make_path_error(FileNotFoundError, errno.ENOENT, text, folder)
@@ -232,10 +234,12 @@ def _not_a_saved_model(folder: AnyPath) -> OSError | FileFormatError:
     return FileFormatError(f"{folder} is not a SavedModel: {problem}. {advice}", file=str(folder))
 
 
-def _missing_files(meta_graphs: Sequence[MetaGraph], files: Mapping[str, int]) -> Iterator[str]:
-    if any(each.variables() for each in meta_graphs) and "variables/variables.index" not in files:
+def _find_missing_files(
+    meta_graphs: Sequence[MetaGraph], files: Mapping[str, int]
+) -> Iterator[str]:
+    if any(graph.variables() for graph in meta_graphs) and "variables/variables.index" not in files:
         yield "variables/variables.index"
-    for name in dict.fromkeys(name for each in meta_graphs for name in each.assets()):
+    for name in dict.fromkeys(name for graph in meta_graphs for name in graph.assets()):
         if f"assets/{name}" not in files:
             yield f"assets/{name}"
 
@@ -252,13 +256,15 @@ def read_saved_weights(folder: AnyPath) -> dict[str, np.ndarray[Any, Any]]:
       MissingDependencyError: a dtype needs ml_dtypes, which is not installed.
     """
     read_message(folder)  # raises if it is not a SavedModel
-    bundle = open_variables(folder)
-    keys = {variable_name(key): key for key in (bundle.entries if bundle else ())}
-    weights = {
-        name.removeprefix(_PARAMS): _array(bundle, key)
-        for name, key in keys.items()
-        if bundle is not None and name.startswith(_PARAMS)
-    }
+    bundle = _open_variables(folder)
+    weights = {}
+    if bundle is not None:
+        names = {variable_name(key): key for key in bundle.entries}
+        weights = {
+            name.removeprefix(_PARAMS): _read_array(bundle, key)
+            for name, key in names.items()
+            if name.startswith(_PARAMS)
+        }
     if not weights:
         raise FileFormatError(
             Message(
@@ -271,23 +277,83 @@ def read_saved_weights(folder: AnyPath) -> dict[str, np.ndarray[Any, Any]]:
     return weights
 
 
-def open_variables(folder: AnyPath) -> TensorBundle | None:
-    """Opens the variables of a SavedModel; None if it has none.
+class SavedVariables:
+    """Variables of a SavedModel, read on demand."""
 
-    Raises:
-      FileFormatError: the variables are damaged.
-      OSError: the variables cannot be read.
-    """
+    def __init__(self, folder: AnyPath) -> None:
+        """Opens the variables of the SavedModel in a folder.
+
+        Raises:
+          FileFormatError: the variables are damaged.
+          OSError: the variables cannot be read.
+        """
+        self._index = str(folder / VARIABLES_FOLDER / "variables.index")
+        self._bundle = _open_variables(folder)
+
+    def get_entry(self, key: str) -> BundleEntry:
+        """Returns the checkpoint entry of a variable.
+
+        Raises:
+          FileFormatError: the checkpoint has no variable of that key.
+        """
+        entry = None if self._bundle is None else self._bundle.entries.get(key)
+        if entry is None:
+            raise FileFormatError(
+                f"The SavedModel has the variable {key!r}, and {self._index} lacks it: they do not "
+                "belong together. Copy the SavedModel anew, or save it again.",
+                file=self._index,
+            )
+        return entry
+
+    def read(self, key: str, dtype: str, shape: tuple[int, ...]) -> bytes:
+        """Reads the bytes of a variable, and checks its dtype (as TensorFlow stores it) and shape.
+
+        Raises:
+          FileFormatError: the variable is missing, damaged, or has another dtype or shape.
+          OSError: the variable cannot be read.
+        """
+        entry = self.get_entry(key)
+        # A model for converters has captured bools as uint8; the bytes are the same.
+        is_bool = (entry.dtype, dtype) == ("uint8", "bool")
+        if entry.shape != shape or not (is_bool or entry.dtype == dtype):
+            raise FileFormatError(
+                f"The variable {key!r} is {TensorSpec(dtype, shape)} in the SavedModel, and "
+                f"{TensorSpec(entry.dtype, entry.shape)} in {self._index}: they do not belong "
+                "together. Copy the SavedModel anew, or save it again.",
+                file=self._index,
+            )
+        assert self._bundle is not None
+        return self._bundle.read(key)
+
+    def read_constant(self, key: str, digest: str, aval: Aval) -> bytes:
+        """Reads the bytes of a captured array, and checks their SHA-256 digest.
+
+        Raises:
+          FileFormatError: as in `read`; or the digest differs.
+          OSError: the variable cannot be read.
+        """
+        data = self.read(key, aval.op_dtype, aval.known_op_shape)
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise FileFormatError(
+                f"The variable {key!r} in {self._index} is not the array that the function "
+                "captured: its SHA-256 is another. Save the model again.",
+                file=self._index,
+            )
+        return data
+
+
+def _open_variables(folder: AnyPath) -> TensorBundle | None:
     prefix = folder / VARIABLES_FOLDER / "variables"
     return TensorBundle(prefix) if prefix.with_name("variables.index").exists() else None
 
 
-def _array(bundle: TensorBundle, key: str) -> np.ndarray[Any, Any]:
+def _read_array(bundle: TensorBundle, key: str) -> np.ndarray[Any, Any]:
     entry = bundle.entries[key]
     row = find_dtype(entry.dtype)
     if row is None:
         raise FileFormatError(
-            f"{bundle.index}: {key} has the dtype {entry.dtype}, which JAX does not have.",
+            f"{bundle.index}: {key} has the dtype {entry.dtype}, which JAX does not have. Convert "
+            "the variable in TensorFlow first.",
             file=bundle.index,
         )
     try:

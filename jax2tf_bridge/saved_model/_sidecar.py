@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, is_dataclass
 from itertools import chain, pairwise
@@ -128,7 +129,7 @@ class SignatureEntry:
         return {name: number_of(text) for name, text in self.pad_values.items()}
 
     def only_buckets(self) -> dict[str, tuple[int, ...]]:
-        """Returns the buckets of the variables whose padding was not checked."""
+        """Returns the buckets of unchecked variables, the only sizes whose results are promised."""
         buckets = self.buckets or {}
         return {v: buckets[v] for v in self.unchecked_padding if v in buckets}
 
@@ -189,7 +190,7 @@ class Sidecar:
     variables: tuple[VariableEntry, ...] = ()
     constants: tuple[ConstantEntry, ...] = ()
 
-    def updated_variables(self) -> list[VariableEntry]:
+    def list_updated_variables(self) -> list[VariableEntry]:
         """Lists the weights that calls of signatures change."""
         paths = {path for entry in self.signatures.values() for path in entry.updates.values()}
         return [variable for variable in self.variables if variable.path in paths]
@@ -210,7 +211,7 @@ def write_sidecar(
       SerializationError: a function cannot be written, or has too few VJPs.
       OSError: a file cannot be written.
     """
-    files = _file_names(sidecar.signatures)
+    files = _choose_file_names(sidecar.signatures)
     try:
         text = _encode(sidecar, files)
         decoded, _ = _decode(JsonValue.of(text))
@@ -262,36 +263,41 @@ def read_sidecar(folder: AnyPath) -> tuple[Sidecar, Mapping[str, PortableFunctio
 
 def needs_x64(portables: Mapping[str, PortableFunction]) -> bool:
     """Returns whether an argument or a result has a dtype that needs jax_enable_x64."""
-    avals = [aval for each in portables.values() for aval in (*each.in_avals, *each.out_avals)]
-    return any(aval.dtype in NEED_X64 for aval in avals)
+    return any(
+        aval.dtype in NEED_X64
+        for portable in portables.values()
+        for aval in (*portable.in_avals, *portable.out_avals)
+    )
 
 
 def read_sidecar_facts(folder: AnyPath) -> tuple[Mapping[str, object], str | None]:
-    """Reads the JSON of a sidecar without checking it; returns its facts, and a problem or None.
+    """Reads the JSON of a sidecar without checking its fields.
 
-    The facts are empty if the sidecar is missing or is not JSON.
+    Returns:
+      The facts, which are empty if the sidecar is missing or cannot be read; and the reason why it
+      cannot be read, or None.
     """
     file = folder / SIDECAR
     if not file.exists():
         return {}, None
     try:
-        facts = read_json(file, _MAX_SIDECAR_BYTES)
-        return {name: place.value for name, place in facts.items()}, None
+        root = read_json(file, _MAX_SIDECAR_BYTES)
+        return {name: place.value for name, place in root.items()}, None
     except JsonProblem as e:
         return {}, str(e)
 
 
-def _file_names(signatures: Iterable[str]) -> dict[str, str]:
+def _choose_file_names(signatures: Iterable[str]) -> dict[str, str]:
     """Chooses a file name for each signature, close to the signature's name."""
     names: dict[str, str] = {}
-    taken: set[str] = set()
+    used_names: set[str] = set()
     for signature in sorted(signatures):
         plain = unique = re.sub(r"[^A-Za-z0-9_-]+", "_", signature)[:64] or "_"
         number = 1
-        while unique.lower() in taken:  # some file systems ignore case
+        while unique.lower() in used_names:  # some file systems ignore case
             number += 1
             unique = f"{plain}_{number}"
-        taken.add(unique.lower())
+        used_names.add(unique.lower())
         names[signature] = f"{unique}.jaxfn"
     return names
 
@@ -335,7 +341,7 @@ def _find_record(folder: AnyPath, name: str) -> AnyPath:
 
 
 def _check_functions(sidecar: Sidecar, portables: Mapping[str, PortableFunction]) -> None:
-    known = {(c.digest, c.dtype, c.shape) for c in sidecar.constants}
+    constants = {(c.digest, c.dtype, c.shape) for c in sidecar.constants}
     for name, portable in portables.items():
         order = sidecar.signatures[name].vjp_order
         functions = collect_vjps(portable, None, MAX_GRADIENT_ORDERS)[: order + 1]
@@ -346,7 +352,7 @@ def _check_functions(sidecar: Sidecar, portables: Mapping[str, PortableFunction]
             )
         for constant in chain.from_iterable(f.lifted_constants for f in functions):
             aval = constant.aval
-            if (constant.digest, aval.dtype, aval.shape) not in known:
+            if (constant.digest, aval.dtype, aval.shape) not in constants:
                 raise JsonProblem(
                     f"the function of the signature {name!r:.80} has the lifted constant "
                     f"{constant.name!r:.80}, {aval!s:.80}, with the digest {constant.digest}, "
@@ -372,10 +378,10 @@ def _decode(root: JsonValue) -> tuple[Sidecar, dict[str, str]]:
         constants=tuple(map(_decode_constant, constants.elements())),
     )
     _check_unique("variables: the name", [v.name for v in sidecar.variables])
-    known = {v.path for v in sidecar.variables}
+    weight_paths = {v.path for v in sidecar.variables}
     for name, entry in entries.items():
         _check_unique(f"signatures.{name:.80}.updates: the weight", entry.updates.values())
-        if unknown := set(entry.updates.values()) - known:
+        if unknown := set(entry.updates.values()) - weight_paths:
             raise JsonProblem(
                 f"the signature {name!r:.80} updates {min(unknown)!r:.80}, which is not a weight"
             )
@@ -386,7 +392,7 @@ def _decode(root: JsonValue) -> tuple[Sidecar, dict[str, str]]:
 
 _SIGNATURE_FIELDS = ("record", "inputs", "outputs", "takes_params", "vjp_order", "buckets")
 # Maps fields to the format that added them, and their value for older formats.
-_ADDED: Mapping[str, tuple[int, Any]] = {
+_ADDED_FIELDS: Mapping[str, tuple[int, Any]] = {
     "masks": (2, {}),
     "unchecked_padding": (2, []),
     "pad_values": (3, {}),
@@ -397,40 +403,37 @@ _ADDED: Mapping[str, tuple[int, Any]] = {
 
 
 def _decode_signature(place: JsonValue, version: int) -> tuple[SignatureEntry, str]:
-    there = [name for name, (since, _) in _ADDED.items() if version >= since]
-    portable, inputs, outputs, takes_params, vjp_order, buckets, *rest = place.fields(
-        *_SIGNATURE_FIELDS, *there
-    )
-    defaults = {name: JsonValue(value, "") for name, (_, value) in _ADDED.items()}
-    masks, unchecked, pad_values, any_padding, batching, updates = {
-        **defaults,
-        **dict(zip(there, rest, strict=True)),
-    }.values()
-    file = portable.text()
+    names = [
+        *_SIGNATURE_FIELDS,
+        *(n for n, (since, _) in _ADDED_FIELDS.items() if version >= since),
+    ]
+    fields = {name: JsonValue(default, "") for name, (_, default) in _ADDED_FIELDS.items()}
+    fields |= dict(zip(names, place.fields(*names), strict=True))
+    file, buckets, batching = fields["record"].text(), fields["buckets"], fields["batching"]
     if not FILE_NAME.fullmatch(file):
-        raise portable.problem("the name of a .jaxfn file, without a folder")
+        raise fields["record"].problem("the name of a .jaxfn file, without a folder")
     entry = SignatureEntry(
-        inputs=_decode_arrays(inputs),
-        outputs=_decode_arrays(outputs),
-        takes_params=takes_params.flag(),
-        vjp_order=vjp_order.integer(0, MAX_GRADIENT_ORDERS),
+        inputs=_decode_arrays(fields["inputs"]),
+        outputs=_decode_arrays(fields["outputs"]),
+        takes_params=fields["takes_params"].flag(),
+        vjp_order=fields["vjp_order"].integer(0, MAX_GRADIENT_ORDERS),
         buckets=None
         if buckets.value is None
         else {name: _decode_sizes(sizes) for name, sizes in buckets.items()},
-        masks=_decode_arrays(masks),
-        unchecked_padding=tuple(name.text() for name in unchecked.elements()),
-        pad_values={name: value.number_text() for name, value in pad_values.items()},
-        any_padding=any_padding.flag(),
+        masks=_decode_arrays(fields["masks"]),
+        unchecked_padding=tuple(name.text() for name in fields["unchecked_padding"].elements()),
+        pad_values={name: value.number_text() for name, value in fields["pad_values"].items()},
+        any_padding=fields["any_padding"].flag(),
         batching=None
         if batching.value is None
         else {name: value.integer(0) for name, value in batching.items()},
-        updates={path: weight.text() for path, weight in updates.items()},
+        updates={path: weight.text() for path, weight in fields["updates"].items()},
     )
-    for name, value in pad_values.items():
+    for name, value in fields["pad_values"].items():
         if name not in entry.inputs:
-            names = ", ".join(entry.inputs)
+            inputs = ", ".join(entry.inputs)
             raise JsonProblem(
-                f"{value.path:.200}: expected the name of an input ({names:.80}), got {name!r:.80}"
+                f"{value.path:.200}: expected the name of an input ({inputs:.80}), got {name!r:.80}"
             )
         if not dtype_holds(entry.inputs[name].dtype, number_of(value.text())):
             raise value.problem(f"a number that {entry.inputs[name].dtype:.80} holds")
@@ -468,24 +471,22 @@ def _decode_constant(place: JsonValue) -> ConstantEntry:
 
 
 def _check_unique(subject: str, texts: Iterable[str]) -> None:
-    seen: set[str] = set()
-    for text in texts:
-        if text in seen:
+    for text, count in Counter(texts).items():
+        if count > 1:
             raise JsonProblem(f"{subject} {text!r:.80} occurs twice")
-        seen.add(text)
 
 
-def bucket_texts(buckets: Mapping[str, Iterable[int]]) -> list[str]:
+def format_buckets(buckets: Mapping[str, Iterable[int]]) -> list[str]:
     """Describes the buckets of a signature.
 
-    >>> bucket_texts({"b": (1, 8), "n": (128,)})
+    >>> format_buckets({"b": (1, 8), "n": (128,)})
     ['buckets b 1, 8; n 128']
     """
     texts = (f"{name} {', '.join(map(str, sizes))}" for name, sizes in buckets.items())
     return [f"buckets {'; '.join(texts)}"] if buckets else []
 
 
-def padding_texts(
+def format_padding(
     pad_values: Mapping[str, str],
     masks: Iterable[str],
     unchecked: Iterable[str],
@@ -500,11 +501,11 @@ def padding_texts(
       unchecked: the variables whose padding was not checked.
       joins_requests: whether the rows of several requests are padded together.
 
-    >>> padding_texts({"ids": "1"}, ["mask"], ["n"])
+    >>> format_padding({"ids": "1"}, ["mask"], ["n"])
     ['ids padded with 1', 'mask filled by the buckets', 'not checked: padding of n']
     """
     texts = [f"{name} padded with {value}" for name, value in pad_values.items()]
-    filled, not_tried = ", ".join(masks), ", ".join(unchecked)
-    texts += [f"{filled} filled by the buckets"] if filled else []
-    texts += [f"not checked: padding of {not_tried}"] if not_tried else []
+    mask_names, variables = ", ".join(masks), ", ".join(unchecked)
+    texts += [f"{mask_names} filled by the buckets"] if mask_names else []
+    texts += [f"not checked: padding of {variables}"] if variables else []
     return texts + (["joins concurrent requests"] if joins_requests else [])

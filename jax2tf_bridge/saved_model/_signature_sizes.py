@@ -30,10 +30,10 @@ def find_input_shapes(
         if aval is None or port.type.shape is None:
             return None
         # For a random key, a signature takes its words, or a seed.
-        fitting = [s for s in (aval.op_shape, aval.shape) if len(s) == len(port.type.shape)]
-        if not fitting:
+        candidates = [s for s in (aval.op_shape, aval.shape) if len(s) == len(port.type.shape)]
+        if not candidates:
             return None
-        shapes[port.name] = fitting[0]
+        shapes[port.name] = candidates[0]
     return shapes
 
 

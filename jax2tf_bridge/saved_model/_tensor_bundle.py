@@ -1,4 +1,4 @@
-"""Reads TensorFlow's saved variables, a TensorBundle, and adds some, without TensorFlow.
+"""Reads TensorFlow's saved variables, a TensorBundle, and adds variables, without TensorFlow.
 
 A bundle is an index, `variables.index`, and shards of data, `variables.data-00000-of-00001`. The
 index is a table in LevelDB's format
@@ -24,7 +24,7 @@ from jax2tf_bridge.saved_model._tensors import (
     DTYPES,
     STRING,
     TensorSpec,
-    dtype_name,
+    name_dtype,
     read_known_shape,
 )
 from jax2tf_bridge.serialization import (
@@ -59,7 +59,7 @@ class BundleEntry:
       shape: the sizes in elements.
       shard: the number of its data file.
       start, size: the offset and the size in the file, in bytes.
-      checksum: the checksum of its bytes.
+      checksum: the CRC-32C of its bytes.
     """
 
     dtype: str
@@ -211,14 +211,14 @@ def _iterate_entries(block: ProtoMessage) -> Iterator[tuple[bytes, ProtoMessage]
     while at < end:
         begin = at
         shared, at = block.varint(at, end)
-        own, at = block.varint(at, end)
+        rest, at = block.varint(at, end)
         size, at = block.varint(at, end)
-        if shared > len(key) or own + size > end - at:
+        if shared > len(key) or rest + size > end - at:
             raise block.error(begin, "an entry is longer than its block")
-        if shared + own > _MAX_NAME_BYTES:
+        if shared + rest > _MAX_NAME_BYTES:
             raise block.error(begin, "a name is longer than any that TensorFlow writes")
-        key = key[:shared] + block.data[at : at + own]
-        at += own
+        key = key[:shared] + block.data[at : at + rest]
+        at += rest
         yield key, ProtoMessage(block.data, "the entry of a variable", block.file, at, at + size)
         at += size
 
@@ -238,10 +238,10 @@ def _read_entry(message: ProtoMessage, shards: int) -> BundleEntry:
         raise message.error(message.start, f"a tensor lies in file {shard} of {shards}")
     if start < 0 or size < 0:
         raise message.error(message.start, f"a tensor lies at the bytes {start} to {start + size}")
-    kind = TensorSpec(dtype_name(dtype), shape)
-    if kind.size is not None and size != kind.size:
-        raise message.error(message.start, f"a tensor of {kind.size} bytes has {size}")
-    return BundleEntry(kind.dtype, shape, shard, start, size, unmask_checksum(checksum))
+    spec = TensorSpec(name_dtype(dtype), shape)
+    if spec.size is not None and size != spec.size:
+        raise message.error(message.start, f"a tensor of {spec.size} bytes has {size}")
+    return BundleEntry(spec.dtype, shape, shard, start, size, unmask_checksum(checksum))
 
 
 def _read_shard_count(header: ProtoMessage) -> int:
@@ -315,13 +315,13 @@ def _write_blocks(
     return size, checksum
 
 
-def _encode_entry(kind: TensorSpec, start: int, size: int, checksum: int) -> bytes:
+def _encode_entry(spec: TensorSpec, start: int, size: int, checksum: int) -> bytes:
     sizes = b"".join(
         bytes_field(2, varint_field(1, dimension) if dimension else b"")
-        for dimension in kind.shape or ()
+        for dimension in spec.shape or ()
         if dimension is not None
     )
-    fields = [varint_field(1, _NUMBERS[kind.dtype]), bytes_field(2, sizes)]
+    fields = [varint_field(1, _NUMBERS[spec.dtype]), bytes_field(2, sizes)]
     fields += [varint_field(number, value) for number, value in ((4, start), (5, size)) if value]
     return b"".join([*fields, tag(6, FIXED32), struct.pack("<I", mask_checksum(checksum))])
 
@@ -347,8 +347,8 @@ def _encode_table(entries: Sequence[tuple[bytes, bytes]]) -> bytes:
             group, size = [], 0
     if group:
         handles.append((group[-1][0], add(_encode_block(group))))
-    about = add(_encode_block([]))
-    footer = about + add(_encode_block(handles))
+    metaindex = add(_encode_block([]))
+    footer = metaindex + add(_encode_block(handles))
     content += footer.ljust(_HANDLES_BYTES, b"\0") + struct.pack("<Q", _MAGIC)
     return bytes(content)
 

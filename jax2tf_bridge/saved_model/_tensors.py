@@ -70,15 +70,15 @@ class TensorSpec:
 
     @property
     def size(self) -> int | None:
-        """Computes the size of all elements in bytes; None if unknown."""
+        """Size of all elements in bytes; None if unknown."""
         bits = STORED_BITS.get(self.dtype)
         if bits is None or self.shape is None or None in self.shape:
             return None
         return math.prod(d for d in self.shape if d is not None) * bits // 8
 
 
-def dtype_name(number: int) -> str:
-    """Returns the name of the dtype with this number."""
+def name_dtype(number: int) -> str:
+    """Returns the name of a dtype by its number in types.proto."""
     plain = number - _REFERENCE_OFFSET if number > _REFERENCE_OFFSET else number
     return DTYPES.get(plain, f"dtype {number}")
 
@@ -117,7 +117,7 @@ def read_spec(message: ProtoMessage, dtype: int, shape: int) -> TensorSpec:
     fields = message.last_fields()
     number = message.integer(fields[dtype]) if dtype in fields else 0
     sizes = read_shape(message.message(fields[shape], "a shape")) if shape in fields else ()
-    return TensorSpec(dtype_name(number), sizes)
+    return TensorSpec(name_dtype(number), sizes)
 
 
 def read_tensor_spec(tensor: ProtoMessage) -> TensorSpec:
@@ -133,7 +133,7 @@ _BYTES, _VERSION = 18, 3
 
 
 def read_strings(tensor: ProtoMessage) -> tuple[bytes, ...]:
-    """Reads the bytes of a string constant; the last string repeats for all missing ones.
+    """Reads the strings that a constant stores; the last one stands for all later elements.
 
     Raises:
       FileFormatError: the constant is damaged.
@@ -141,7 +141,7 @@ def read_strings(tensor: ProtoMessage) -> tuple[bytes, ...]:
     return tuple(tensor.content(field) for field in tensor.fields() if field.number == _STRINGS)
 
 
-def read_constant(tensor: ProtoMessage, dtype_of: Callable[[str], Any]) -> np.ndarray[Any, Any]:
+def read_array(tensor: ProtoMessage, dtype_of: Callable[[str], Any]) -> np.ndarray[Any, Any]:
     """Reads the array of a constant; a large array is a view of the file's bytes.
 
     Args:
@@ -163,7 +163,7 @@ def read_constant(tensor: ProtoMessage, dtype_of: Callable[[str], Any]) -> np.nd
         elif field.number == TensorProtoField.CONTENT:
             content = tensor.view(field)
         elif field.number in _FLOATS:
-            pieces.append(_floats(tensor, field))
+            pieces.append(_read_floats(tensor, field))
         elif field.number in _SIGNED:
             pieces.append(np.array([*tensor.integers(field)], np.int64))
         elif field.number in _UNSIGNED:
@@ -173,7 +173,7 @@ def read_constant(tensor: ProtoMessage, dtype_of: Callable[[str], Any]) -> np.nd
         elif field.number != _VERSION:
             problem = f"a constant has values in the field {field.number}, which is not read"
             raise tensor.error(field.start, problem)
-    name = dtype_name(number)
+    name = name_dtype(number)
     try:
         dtype = np.dtype(dtype_of(name))
     except (TypeError, AttributeError) as e:
@@ -202,7 +202,6 @@ def read_constant(tensor: ProtoMessage, dtype_of: Callable[[str], Any]) -> np.nd
 def _reshape(
     tensor: ProtoMessage, array: np.ndarray[Any, Any], shape: tuple[int, ...]
 ) -> np.ndarray[Any, Any]:
-    """Reshapes an array; raises for shapes that NumPy does not support."""
     try:
         return array.reshape(shape)
     except ValueError as e:
@@ -210,8 +209,7 @@ def _reshape(
         raise tensor.error(tensor.start, problem) from e
 
 
-def _floats(tensor: ProtoMessage, field: ProtoField) -> np.ndarray[Any, Any]:
-    """Reads the floats of a field, packed or single."""
+def _read_floats(tensor: ProtoMessage, field: ProtoField) -> np.ndarray[Any, Any]:
     dtype = np.dtype(_FLOATS[field.number])
     size = 0 if field.kind == VARINT else field.end - field.value
     if field.kind == VARINT or size % dtype.itemsize:

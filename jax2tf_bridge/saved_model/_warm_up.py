@@ -16,7 +16,7 @@ from typing import BinaryIO
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.saved_model._crc32c import crc32c, mask_checksum
 from jax2tf_bridge.saved_model._schema import ModelSpecField, PredictionLogField, RequestField
-from jax2tf_bridge.serialization import BYTES, ProtoMessage
+from jax2tf_bridge.serialization import ProtoMessage
 from jax2tf_bridge.storage import AnyPath
 
 _HEAD, _CHECKSUM = struct.Struct("<QI"), struct.Struct("<I")
@@ -35,7 +35,10 @@ _MAX_REQUESTS = 100_000
 class WarmUp:
     """Requests that TensorFlow Serving replays when it loads the model.
 
-    `problem` is the reason why they cannot be counted.
+    Attributes:
+      requests: the number of requests.
+      size: the size of the file in bytes.
+      problem: the reason why they cannot be counted; None if they can.
     """
 
     requests: int
@@ -49,13 +52,13 @@ def read_warm_up(folder: AnyPath) -> WarmUp | None:
     Returns None if there is no such file.
     """
     path = folder / WARM_UP
-    size = _size(path)
+    size = _get_size(path)
     if size is None:
         return None
     count = 0
     with path.open("rb") as file:
         try:
-            for _ in _spans(file):
+            for _ in _iter_spans(file):
                 if count == _MAX_REQUESTS:
                     return WarmUp(count, size, f"it has more than {count:,} records")
                 count += 1
@@ -77,21 +80,17 @@ class Request:
     inputs: Mapping[str, ProtoMessage]
 
 
-def requests_in(record: ProtoMessage) -> Iterator[Request]:
-    """Yields the predict requests in an entry of the warm-up file, and skips other kinds.
-
-    Raises:
-      FileFormatError: the entry is damaged.
-    """
-    for log in _messages(record, PredictionLogField.PREDICT_LOG, "a predict request"):
-        for request in _messages(log, PredictionLogField.REQUEST, "a predict request"):
+def _iter_requests(record: ProtoMessage) -> Iterator[Request]:
+    """Yields the predict requests in a record of the warm-up file; other kinds are skipped."""
+    for log in record.messages(PredictionLogField.PREDICT_LOG, "a predict request"):
+        for request in log.messages(PredictionLogField.REQUEST, "a predict request"):
             name = ""
-            for spec in _messages(request, RequestField.MODEL_SPEC, "the model spec of a request"):
+            for spec in request.messages(RequestField.MODEL_SPEC, "the model spec of a request"):
                 name = spec.text_of(ModelSpecField.SIGNATURE_NAME) or name
             inputs = dict(
                 request.entry(field, "an input of a request")
                 for field in request.fields()
-                if field.number == RequestField.INPUTS and field.kind == BYTES
+                if field.number == RequestField.INPUTS
             )
             yield Request(name or SERVING_DEFAULT, inputs)
 
@@ -103,11 +102,11 @@ def read_requests(folder: AnyPath) -> Iterator[Request]:
       FileFormatError: it is not a warm-up file, or is damaged.
     """
     path = folder / WARM_UP
-    if _size(path) is None:
+    if _get_size(path) is None:
         return
     try:
         for record in _read_records(path):
-            yield from requests_in(ProtoMessage(record, "a warm-up request", str(path)))
+            yield from _iter_requests(ProtoMessage(record, "a warm-up request", str(path)))
     except FileFormatError:
         raise  # its text says more
     except ValueError as e:
@@ -115,14 +114,7 @@ def read_requests(folder: AnyPath) -> Iterator[Request]:
         raise FileFormatError(text, file=str(path)) from e
 
 
-def _messages(message: ProtoMessage, number: int, place: str) -> Iterator[ProtoMessage]:
-    """Yields the messages in the fields of a number, and skips fields of other kinds."""
-    for field in message.fields():
-        if field.number == number and field.kind == BYTES:
-            yield message.message(field, place)
-
-
-def _size(path: AnyPath) -> int | None:
+def _get_size(path: AnyPath) -> int | None:
     """Returns the size of a plain file; None if it does not exist."""
     try:
         status = path.stat()
@@ -134,30 +126,30 @@ def _size(path: AnyPath) -> int | None:
 def _read_records(path: AnyPath) -> Iterator[bytes]:
     """Yields the records of a file; raises a ValueError whose text completes a sentence."""
     with path.open("rb") as file:
-        for number, (start, length) in enumerate(_spans(file)):
+        for number, (start, length) in enumerate(_iter_spans(file)):
             file.seek(start - _HEAD.size)
             head = file.read(_HEAD.size)
             content = file.read(length)
             (checksum,) = _CHECKSUM.unpack(file.read(_CHECKSUM.size))
-            if head != _head(length) or checksum != mask_checksum(crc32c(content)):
+            if head != _encode_head(length) or checksum != mask_checksum(crc32c(content)):
                 raise ValueError(f"its record {number} does not have its checksum")
             yield content
 
 
 def write_records(path: AnyPath, records: Iterable[bytes]) -> None:
-    """Writes records to a file."""
+    """Writes a TFRecord file."""
     with path.open("wb") as file:
         for record in records:
-            file.write(_head(len(record)))
+            file.write(_encode_head(len(record)))
             file.write(record)
             file.write(_CHECKSUM.pack(mask_checksum(crc32c(record))))
 
 
-def _head(length: int) -> bytes:
+def _encode_head(length: int) -> bytes:
     return _HEAD.pack(length, mask_checksum(crc32c(length.to_bytes(8, "little"))))
 
 
-def _spans(file: BinaryIO) -> Iterator[tuple[int, int]]:
+def _iter_spans(file: BinaryIO) -> Iterator[tuple[int, int]]:
     """Yields the offset and the length of each record, which lie within the file."""
     size, at = file.seek(0, 2), 0
     while at < size:

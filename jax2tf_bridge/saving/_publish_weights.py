@@ -363,7 +363,7 @@ def _copy_aligned(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def _find_learned_weights(sidecar: Sidecar) -> dict[str, VariableEntry]:
     """Returns the weights that signatures change, by the names that get_weights has for them."""
-    variables = sidecar.updated_variables()
+    variables = sidecar.list_updated_variables()
     return dict(zip(choose_names([v.name for v in variables]), variables, strict=True))
 
 

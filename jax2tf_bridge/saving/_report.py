@@ -11,7 +11,7 @@ from jax2tf_bridge._utils import number_text, some
 from jax2tf_bridge.errors import Argument, Message
 from jax2tf_bridge.portable import Aval, PortableFunction, key_paths, keys_text
 from jax2tf_bridge.publishing import NewVersion, describe_labels
-from jax2tf_bridge.saved_model import bucket_texts, padding_texts
+from jax2tf_bridge.saved_model import format_buckets, format_padding
 from jax2tf_bridge.saving._weight_signatures import format_signature
 from jax2tf_bridge.saving.buckets import Bucketing
 from jax2tf_bridge.saving.serving import ServingInstructions
@@ -234,8 +234,8 @@ def _format_buckets(bucketing: Bucketing | None, *, joins_requests: bool) -> str
     if bucketing is None:
         return ""
     pads = {name: number_text(value) for name, value in bucketing.pad_values.items()}
-    texts = bucket_texts(bucketing.sizes)
-    texts += padding_texts(
+    texts = format_buckets(bucketing.sizes)
+    texts += format_padding(
         pads, bucketing.masks, bucketing.unchecked, joins_requests=joins_requests
     )
     return "; ".join(texts)

@@ -17,7 +17,7 @@ from jax2tf_bridge.errors import BridgeError, DTypeError, ShapeError, StructureE
 from jax2tf_bridge.saved_model import (
     GRAPH_FILE,
     EntryPoint,
-    read_constant,
+    read_array,
     read_saved_model,
     read_sidecar,
 )
@@ -362,7 +362,7 @@ def _read_plan(path: str, signature: str) -> tuple[RowPlan, EntryPoint]:
 
 def _read_defaults(entry: EntryPoint) -> dict[str, Array]:
     return {
-        port.name: read_constant(port.default, _numpy_dtype)
+        port.name: read_array(port.default, _numpy_dtype)
         for port in entry.inputs
         if port.default is not None
     }

@@ -16,7 +16,7 @@ from jax2tf_bridge.saved_model import (
     ProtoMessage,
     SignatureEntry,
     find_input_shapes,
-    read_constant,
+    read_array,
     read_requests,
     read_serving_graph,
     read_sidecar,
@@ -128,4 +128,4 @@ def _read_array(tensor: ProtoMessage) -> np.ndarray[Any, Any] | None:
         dtype = None if row is None else row.numpy()
     except (ImportError, AttributeError):
         return None
-    return None if dtype is None else read_constant(tensor, lambda _: dtype)
+    return None if dtype is None else read_array(tensor, lambda _: dtype)

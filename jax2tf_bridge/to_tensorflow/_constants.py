@@ -40,20 +40,22 @@ class EagerConstants:
     """Eager tensors, created when first needed and shared by all graphs. Thread-safe."""
 
     def __init__(self) -> None:
-        self._known: dict[Key, tf.Tensor] = {}
+        self._tensors: dict[Key, tf.Tensor] = {}
         self._lock = threading.Lock()
 
     @property
     def has_tensors(self) -> bool:
         """Returns whether any tensor was created."""
-        return bool(self._known)
+        return bool(self._tensors)
 
     def tensors(
         self, portable: PortableFunction, saving: Collection[Key] | None
     ) -> list[tf.Tensor]:
-        return [self._tensor(portable, constant, saving) for constant in portable.lifted_constants]
+        return [
+            self._get_tensor(portable, constant, saving) for constant in portable.lifted_constants
+        ]
 
-    def _tensor(
+    def _get_tensor(
         self, portable: PortableFunction, constant: LiftedConstant, saving: Collection[Key] | None
     ) -> tf.Tensor:
         key = constant_key(constant)
@@ -64,9 +66,9 @@ class EagerConstants:
                 # The tensors of a TensorFlow 1 graph cannot be used in other graphs.
                 return tf.constant(constant_array(portable, constant))
             with self._lock:
-                if key not in self._known:
-                    self._known[key] = tf.constant(constant_array(portable, constant))
-                return self._known[key]
+                if key not in self._tensors:
+                    self._tensors[key] = tf.constant(constant_array(portable, constant))
+                return self._tensors[key]
 
 
 class CapturedArrays(tf.Module):  # type: ignore[misc]
@@ -89,14 +91,16 @@ class CapturedArrays(tf.Module):  # type: ignore[misc]
     ) -> list[tf.Tensor]:
         if portable.lifted_constants and saving is None and portable.gradient_problem() is None:
             # The gradient's variables must exist before TensorFlow saves the model.
-            self._variables(portable.vjp())
-        return [variable.read_value() for variable in self._variables(portable)]
+            self._get_variables(portable.vjp())
+        return [variable.read_value() for variable in self._get_variables(portable)]
 
-    def _variables(self, portable: PortableFunction) -> list[tf.Variable]:
+    def _get_variables(self, portable: PortableFunction) -> list[tf.Variable]:
         with self._lock, tf.init_scope():
-            return [self._variable(portable, constant) for constant in portable.lifted_constants]
+            return [
+                self._get_variable(portable, constant) for constant in portable.lifted_constants
+            ]
 
-    def _variable(self, portable: PortableFunction, constant: LiftedConstant) -> tf.Variable:
+    def _get_variable(self, portable: PortableFunction, constant: LiftedConstant) -> tf.Variable:
         key = constant_key(constant)
         if key not in self._names:
             name = f"captured_{len(self.arrays)}"

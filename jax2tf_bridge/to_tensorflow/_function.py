@@ -81,15 +81,14 @@ def _as_tensor(leaf: Any, aval: Aval, path: str) -> tf.Tensor:
     # Python numbers have no dtype, so they take the one of the argument.
     dtype = op_dtype(aval, path) if isinstance(leaf, (bool, int, float, complex)) else None
     try:
-        if dtype is None or is_in_range(leaf, dtype):
-            return tf.convert_to_tensor(leaf, dtype)
-        cause = None
-    except (TypeError, ValueError) as e:
-        cause = e
-    raise DTypeError(
-        f"The argument {path} must be a tensor, an array or a scalar for {aval}. "
-        f"Got: {leaf!r} of type {type(leaf).__name__}"
-    ) from cause
+        if dtype is not None and not is_in_range(leaf, dtype):
+            raise OverflowError(f"{dtype.name} does not hold {leaf}")
+        return tf.convert_to_tensor(leaf, dtype)
+    except (TypeError, ValueError, OverflowError) as e:
+        raise DTypeError(
+            f"The argument {path} must be a tensor, an array or a scalar for {aval}. "
+            f"Got: {leaf!r:.200} of type {type(leaf).__name__}."
+        ) from e
 
 
 def _check_arguments(

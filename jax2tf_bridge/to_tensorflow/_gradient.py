@@ -37,7 +37,7 @@ def call_flat(
     with_gradient: bool,
     constants: Constants,
     orders: StoredGradients | None = None,
-    known: Mapping[Key, tf.Tensor] | None = None,
+    lifted: Mapping[Key, tf.Tensor] | None = None,
 ) -> list[tf.Tensor]:
     """Calls a function on flat arguments of its dtypes, and names the results as jax2tf does.
 
@@ -47,13 +47,13 @@ def call_flat(
       with_gradient: whether the result has a gradient.
       constants: the source of the tensors of lifted constants.
       orders: the function's gradients, if they are saved with it as functions.
-      known: with `orders`, the tensors of their lifted constants, if those exist already.
+      lifted: with `orders`, the tensors of their lifted constants, if those exist already.
     """
     callee = _Callee(portable, constants, orders=orders)
     no_gradient_reason = None if with_gradient else _NO_GRADIENT.format(name=portable.name)
     if orders is not None:
         no_gradient_reason = orders.gradient_problem(0)
-        callee = replace(callee, known=orders.lifted_constants() if known is None else known)
+        callee = replace(callee, lifted=orders.lifted_constants() if lifted is None else lifted)
     if orders is None and no_gradient_reason is None and portable.target.xla and _is_in_branch():
         # After loading a SavedModel, TensorFlow finds no gradient for an If whose branch contains a
         # custom gradient directly. It finds the gradient of a function that the branch calls.
@@ -93,39 +93,34 @@ class StoredGradients:
         Raises:
           GradientError, InconclusiveShapeError: the function has fewer gradients.
         """
-        self.functions: list[TracedOnce] = []
         self.order, self._name = order, portable.name
+        callees = self._callees = [_Callee(portable, constants, orders=self)]
         # If TensorFlow differentiates the operations itself, no functions are needed.
-        order = self._order = 0 if has_tensorflow_gradient(portable) else order
-        callees = [_Callee(portable, constants, orders=self)]
-        for _ in range(order):
+        for _ in range(0 if has_tensorflow_gradient(portable) else order):
             callees.append(callees[-1].vjp())
-        self._callees = callees
         self.constants = {
             constant_key(c): c.aval for callee in callees for c in callee.portable.lifted_constants
         }
-        self.functions += map(self._function, callees[1:])
+        self.functions = [self._make_function(callee) for callee in callees[1:]]
 
     def lifted_constants(self) -> dict[Key, tf.Tensor]:
         """Returns the lifted constants of all orders, in the current graph."""
-        known: dict[Key, tf.Tensor] = {}
+        lifted: dict[Key, tf.Tensor] = {}
         for callee in self._callees:
-            known |= replace(callee, known=known).constant_tensors()
-        return known
+            lifted |= replace(callee, lifted=lifted).get_lifted()
+        return lifted
 
     def call(
-        self, order: int, args: Sequence[tf.Tensor], known: Mapping[Key, tf.Tensor]
+        self, order: int, args: Sequence[tf.Tensor], lifted: Mapping[Key, tf.Tensor]
     ) -> list[tf.Tensor]:
-        """Calls the gradient of an order; `known` has the result of `lifted_constants()`."""
-        if order > self._order:
-            raise AssertionError("the gradient of the last order is prevented")
-        return list(self.functions[order - 1](*args, *(known[key] for key in self.constants)))
+        """Calls the gradient of an order; `lifted` is the result of `lifted_constants()`."""
+        return list(self.functions[order - 1](*args, *(lifted[key] for key in self.constants)))
 
     def pull_back(
         self,
         args: Sequence[tf.Tensor],
         cotangents: Sequence[tf.Tensor],
-        known: Mapping[Key, tf.Tensor],
+        lifted: Mapping[Key, tf.Tensor],
     ) -> list[tf.Tensor | None]:
         """Computes the cotangents of the function's arguments without running the function.
 
@@ -133,14 +128,14 @@ class StoredGradients:
           args: the arguments of the function.
           cotangents: one for each result, in TensorFlow's convention. For a result without a
             gradient, any tensor of its dtype and shape.
-          known: the result of `lifted_constants()`.
+          lifted: the result of `lifted_constants()`.
         """
-        return _pull_back(replace(self._callees[0], known=known), args, cotangents, cotangents)
+        return _pull_back(replace(self._callees[0], lifted=lifted), args, cotangents, cotangents)
 
     def gradient_problem(self, order: int) -> str | None:
         """Explains why the function of this order has no gradient; None if it has one."""
         is_native = has_tensorflow_gradient(self._callees[0].portable)
-        return None if is_native or order < self._order else self.end_problem(order)
+        return None if is_native or order < len(self.functions) else self.end_problem(order)
 
     def end_problem(self, order: int) -> str | None:
         """Explains why the last saved order has no gradient; None for the orders before it."""
@@ -150,21 +145,21 @@ class StoredGradients:
 
     def concrete_functions(self) -> list[Any]:
         """Traces all functions, so that they exist when TensorFlow looks for them."""
-        # Tracing one does not trace the next, which is called only for its gradient.
+        # Tracing a function does not trace the next one, which only its gradient calls.
         return [function.concrete for function in self.functions]
 
-    def _function(self, callee: _Callee) -> TracedOnce:
+    def _make_function(self, callee: _Callee) -> TracedOnce:
         signature = [
             op_spec(aval, f"An argument of {callee.portable.name}")
             for aval in (*callee.portable.in_avals, *self.constants.values())
         ]
-        first = len(callee.portable.in_avals)
+        n_args = len(callee.portable.in_avals)
 
         @opaque_to_autograph
         def vjp(*args: tf.Tensor) -> list[tf.Tensor]:
-            known = dict(zip(self.constants, args[first:], strict=True))
+            lifted = dict(zip(self.constants, args[n_args:], strict=True))
             return _call_named(
-                replace(callee, known=known), args[:first], self.gradient_problem(callee.order)
+                replace(callee, lifted=lifted), args[:n_args], self.gradient_problem(callee.order)
             )
 
         return TracedOnce(vjp, signature)
@@ -179,7 +174,14 @@ def has_tensorflow_gradient(portable: PortableFunction) -> bool:
 class _Callee:
     """A function to call, or the VJP of `primal`.
 
-    `known` has the tensors of lifted constants that already exist in the current graph.
+    Attributes:
+      portable: the function.
+      constants: the source of the tensors of lifted constants.
+      primal: the function whose VJP this is; None if it is no VJP.
+      order: the number of differentiations that led to it.
+      orders: the gradients that are saved with the function, if any.
+      saving: the argument of `Constants.tensors`.
+      lifted: the tensors of lifted constants that already exist in the current graph.
     """
 
     portable: PortableFunction
@@ -188,7 +190,7 @@ class _Callee:
     order: int = 0
     orders: StoredGradients | None = None
     saving: Collection[Key] | None = None
-    known: Mapping[Key, tf.Tensor] = field(default_factory=dict)
+    lifted: Mapping[Key, tf.Tensor] = field(default_factory=dict)
 
     def call(self, args: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Returns the results, without a gradient."""
@@ -196,26 +198,26 @@ class _Callee:
         if self.primal is not None:
             primal = self.primal.portable
             before = EarlierShapeCheck(len(primal.in_avals), ShapeContract.of(primal))
-        tensors = self.constant_tensors()
-        lifted = [tensors[constant_key(constant)] for constant in self.portable.lifted_constants]
+        lifted = self.get_lifted()
+        constants = [lifted[constant_key(c)] for c in self.portable.lifted_constants]
         if self.portable.target.xla:
-            return call_op(self.portable, args, lifted, self.paths, before)
+            return call_op(self.portable, args, constants, self.paths, before)
         # A gradient may use Bitcast, because converters do not convert saved gradients.
         return call_operations(
-            self.portable, args, lifted, self.paths, before, refuses_bits=self.primal is None
+            self.portable, args, constants, self.paths, before, refuses_bits=self.primal is None
         )
 
-    def constant_tensors(self) -> dict[Key, tf.Tensor]:
-        """Returns the known tensors, and those of this function's lifted constants."""
-        new = tuple(c for c in self.portable.lifted_constants if constant_key(c) not in self.known)
+    def get_lifted(self) -> dict[Key, tf.Tensor]:
+        """Returns `lifted`, and the tensors of this function's lifted constants."""
+        new = tuple(c for c in self.portable.lifted_constants if constant_key(c) not in self.lifted)
         if not new:
-            return dict(self.known)
+            return dict(self.lifted)
         tensors = self.constants.tensors(replace(self.portable, lifted_constants=new), self.saving)
         if not tf.executing_eagerly():
             # Copied into this graph: TensorFlow fails if the gradient of a branch captures eager
             # tensors.
             tensors = [tf.identity(tensor, "jax2tf_constant") for tensor in tensors]
-        return {**self.known, **dict(zip(map(constant_key, new), tensors, strict=True))}
+        return {**self.lifted, **dict(zip(map(constant_key, new), tensors, strict=True))}
 
     def paths(self) -> tuple[str, ...]:
         """Returns the arguments' names in messages: first the primal's, then the cotangents."""
@@ -227,7 +229,6 @@ class _Callee:
         return (*self.primal.paths(), *cotangents)
 
     def vjp(self) -> _Callee:
-        """Returns the VJP of this function."""
         return replace(self, portable=self.portable.vjp(), primal=self, order=self.order + 1)
 
 
@@ -235,37 +236,37 @@ def _call_named(
     callee: _Callee, tensors: Sequence[tf.Tensor], no_gradient_reason: str | None
 ) -> list[tf.Tensor]:
     """Implements `call_flat`; `no_gradient_reason` is the message if there is no gradient."""
-    named = [tf.identity(t, f"jax2tf_arg_{i}") for i, t in enumerate(tensors)]
+    inputs = [tf.identity(t, f"jax2tf_arg_{i}") for i, t in enumerate(tensors)]
     if no_gradient_reason is None and has_tensorflow_gradient(callee.portable):
-        return [tf.identity(result, "jax2tf_out") for result in callee.call(named)]
+        return [tf.identity(result, "jax2tf_out") for result in callee.call(inputs)]
     if no_gradient_reason is None and callee.orders is None and not tf.executing_eagerly():
         # In a graph the gradient is checked early: TensorFlow saves a SavedModel with its
         # gradients, and saves nothing if one of them cannot be traced.
         no_gradient_reason = callee.portable.gradient_problem()
     if no_gradient_reason is None:
-        results = _call_differentiable(callee, named)
+        results = _call_differentiable(callee, inputs)
     elif callee.portable.target.for_converters:
         # Converters do not support PreventGradient. With stop_gradient the gradient is None.
-        results = list(map(tf.stop_gradient, callee.call(named)))
+        results = list(map(tf.stop_gradient, callee.call(inputs)))
     else:
         # A TF op, so that the message survives saving and loading.
         results = [
             tf.raw_ops.PreventGradient(input=result, message=no_gradient_reason)
-            for result in callee.call(named)
+            for result in callee.call(inputs)
         ]
     return [tf.identity(result, "jax2tf_out") for result in results]
 
 
 def _call_differentiable(callee: _Callee, args: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Calls the function; the results are differentiable as often as there are VJPs."""
-    lifted = callee.constant_tensors() if args else {}
+    lifted = callee.get_lifted() if args else {}
 
     @tf.custom_gradient
     def call(*inputs: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., Any]]:
         primals, constants = inputs[: len(args)], inputs[len(args) :]
-        inside = replace(callee, known=dict(zip(lifted, constants, strict=True)))
+        inner_callee = replace(callee, lifted=dict(zip(lifted, constants, strict=True)))
         with _tf_compat.pause_recording():
-            results = inside.call(primals)
+            results = inner_callee.call(primals)
 
         @opaque_to_autograph
         def gradient(*cotangents: tf.Tensor | None, variables: Any = None) -> list[Any]:
@@ -277,7 +278,7 @@ def _call_differentiable(callee: _Callee, args: Sequence[tf.Tensor]) -> list[tf.
             if _tf_compat.is_tracing_gradient_to_save():
                 _tf_compat.find_inputs_by_identity(inputs)
             with tf.name_scope("jax2tf_vjp"):
-                arg_cotangents = _pull_back(inside, primals, results, cotangents)
+                arg_cotangents = _pull_back(inner_callee, primals, results, cotangents)
                 return [*arg_cotangents, *(None for _ in constants)]
 
         return results, gradient
@@ -299,7 +300,7 @@ def _pull_back(
     ]
     if callee.orders is not None:
         arg_cotangents = callee.orders.call(
-            callee.order + 1, [*primals, *out_cotangents], callee.known
+            callee.order + 1, [*primals, *out_cotangents], callee.lifted
         )
     else:
         arg_cotangents = _call_vjp(callee, [*primals, *out_cotangents])
@@ -312,13 +313,15 @@ def _pull_back(
 def _call_vjp(callee: _Callee, args: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     portable, vjp = callee.portable, callee.vjp()
     check_versions(vjp.portable)
-    own = frozenset(map(constant_key, portable.lifted_constants))
+    primal_keys = frozenset(map(constant_key, portable.lifted_constants))
     if not _tf_compat.is_tracing_gradient_to_save():
         # The gradient of a branch or loop cannot capture constants that only the VJP has.
-        return _call_named(replace(vjp, saving=own) if _is_nested() else vjp, args, None)
+        return _call_named(replace(vjp, saving=primal_keys) if _is_nested() else vjp, args, None)
     # TF saves the gradients of the functions that it holds, but not the gradients of gradients.
     not_saved = _NOT_SAVED.format(name=portable.name, vjp=vjp.portable.name)
-    return _call_named(replace(vjp, saving=own), args, vjp.portable.gradient_problem() or not_saved)
+    return _call_named(
+        replace(vjp, saving=primal_keys), args, vjp.portable.gradient_problem() or not_saved
+    )
 
 
 def _is_nested() -> bool:

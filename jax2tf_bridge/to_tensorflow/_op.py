@@ -1,11 +1,12 @@
 """Checks a portable function, and calls its module.
 
-The module is called by an XlaCallModule op, or becomes TensorFlow's own operations.
+An XlaCallModule op calls the module, or the module becomes TensorFlow's own operations.
 """
 
 from __future__ import annotations
 
 import functools
+import re
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from jax2tf_bridge.bytecode import ModuleSummary, Program, read_summary, version
 from jax2tf_bridge.errors import Argument, FileFormatError, Message, ModuleError
 from jax2tf_bridge.portable import (
     CUSTOM_CALL,
+    GraphFunction,
     PortableFunction,
     are_types_checked,
     check_function_types,
@@ -30,11 +32,6 @@ from jax2tf_bridge.targets import NO_XLA, find_inexpressible, installed_versions
 from jax2tf_bridge.to_tensorflow import _tf_compat
 from jax2tf_bridge.to_tensorflow._constants import constant_array
 from jax2tf_bridge.to_tensorflow._dtypes import op_dtype, op_spec
-from jax2tf_bridge.to_tensorflow._graph_functions import (
-    check_graph_functions,
-    get_graph_functions,
-    register_graph_functions,
-)
 from jax2tf_bridge.to_tensorflow._shapes import (
     CheckedShapes,
     EarlierShapeCheck,
@@ -113,14 +110,13 @@ def _check_effects(portable: PortableFunction) -> None:
 
 
 def _check_module(portable: PortableFunction, *, original: PortableFunction) -> None:
-    """Raises unless the module has the function's types, and TF can run its operations."""
     summary = _read_summary(portable)
     check_function_types(portable, summary.inputs, summary.outputs)
     if portable.target.xla:
         _check_custom_calls(portable, summary, original=original)
     else:
         _check_operations(portable, original=original)
-    check_graph_functions(portable, summary.call_results.get(CUSTOM_CALL))
+    _check_graph_functions(portable, summary.call_results.get(CUSTOM_CALL))
 
 
 def _check_custom_calls(
@@ -145,7 +141,6 @@ def _check_custom_calls(
 
 
 def _check_operations(portable: PortableFunction, *, original: PortableFunction) -> None:
-    """Raises unless TensorFlow's own operations can express the module."""
     inexpressible = find_inexpressible(_get_program(portable))
     if inexpressible is None:
         return
@@ -176,9 +171,9 @@ def _read_summary(portable: PortableFunction) -> ModuleSummary:
 def call_op(
     portable: PortableFunction,
     args: Sequence[tf.Tensor],
-    constants: Sequence[tf.Tensor] = (),
-    paths: Callable[[], Sequence[str]] | None = None,
-    before: EarlierShapeCheck | None = None,
+    constants: Sequence[tf.Tensor],
+    paths: Callable[[], Sequence[str]],
+    before: EarlierShapeCheck | None,
 ) -> list[tf.Tensor]:
     """Calls the module on the flat arguments.
 
@@ -186,7 +181,7 @@ def call_op(
       portable: the function to call.
       args: tensors of the portable function's dtypes.
       constants: one tensor for each of the portable function's lifted constants.
-      paths: returns the arguments' names for messages; the portable function's paths by default.
+      paths: returns the arguments' names for messages.
       before: the shape checks of an earlier call, which are not repeated.
 
     Raises:
@@ -203,7 +198,7 @@ def call_op(
         "Tout": [op_dtype(aval, "a result") for aval in portable.out_avals],
         "Sout": checked.results,
         "platforms": [p.upper() for p in portable.platforms],
-        "function_list": register_graph_functions(portable),
+        "function_list": _register_graph_functions(portable),
         "has_token_input_output": False,
         "disabled_checks": [str(check) for check in shared_checks(portable.module.disabled_checks)],
     }
@@ -214,12 +209,88 @@ def call_op(
         return annotate_shardings(portable, results, portable.out_shardings, portable.out_avals)
 
 
+# Functions of the TensorFlow graphs that a module calls.
+
+_ARGUMENT, _RESULT = re.compile(r"x(\d+)"), re.compile(r"y(\d+)")
+
+
+def _check_graph_functions(portable: PortableFunction, max_call_results: int | None) -> None:
+    # TensorFlow reads stray memory if a call has more results than its function. So every function
+    # is padded to the largest number of results of any call, and one function must have that many.
+    if max_call_results is not None and not portable.graph_functions:
+        raise ModuleError(
+            f"The module of {portable.name} calls TensorFlow functions ({CUSTOM_CALL}) that its "
+            "portable function does not hold: it was not exported by this bridge. Export the "
+            "function again with jax2tf_bridge.export and call_tf(..., call_tf_graph=True)."
+        )
+    max_function_results = 0
+    for function in portable.graph_functions:
+        _get_graph_function(portable, function, max_call_results or 0)
+        nodes = tf.compat.v1.GraphDef.FromString(function.graph).node
+        max_function_results = max(
+            max_function_results, sum(1 for node in nodes if _RESULT.fullmatch(node.name))
+        )
+    if max_function_results < (max_call_results or 0):
+        raise ModuleError(
+            f"The module of {portable.name} takes {max_call_results} results from a TensorFlow "
+            f"function, but those that its portable function holds have at most "
+            f"{max_function_results}. Export the function again."
+        )
+
+
+def _register_graph_functions(portable: PortableFunction) -> list[str]:
+    """Adds the functions to the current graph, and returns their names."""
+    functions = _get_graph_functions(portable)
+    if not tf.executing_eagerly():
+        for function in functions:
+            function.add_to_graph(tf.compat.v1.get_default_graph())
+    return [tf.compat.as_str(function.name) for function in functions]
+
+
+def _get_graph_functions(portable: PortableFunction) -> list[Any]:
+    return [_get_graph_function(portable, function) for function in portable.graph_functions]
+
+
+def _get_graph_function(
+    portable: PortableFunction, function: GraphFunction, n_results: int = 0
+) -> Any:
+    try:
+        # Built outside of the function being traced, because all graphs share it.
+        with tf.init_scope():
+            return function.get_or_make(functools.partial(_build_graph_function, n_results))
+    except Exception as e:  # the type depends on the damage and on the TF release
+        raise ModuleError(
+            f"The TensorFlow function {function.name} that {portable.name} calls cannot be read by "
+            f"the installed TensorFlow {tf.__version__}: {e}. Export the function again, or use "
+            "the TensorFlow that it was exported with."
+        ) from e
+
+
+def _build_graph_function(n_results: int, function: GraphFunction) -> Any:
+    graph_def = tf.compat.v1.GraphDef.FromString(function.graph)
+    names = [node.name for node in graph_def.node]
+    wrapped = tf.compat.v1.wrap_function(
+        lambda: tf.graph_util.import_graph_def(graph_def, name=""), []
+    )
+
+    def find_tensors(kind: re.Pattern[str]) -> list[tf.Tensor]:
+        numbers = sorted(int(match[1]) for match in map(kind.fullmatch, names) if match)
+        if numbers != list(range(len(numbers))):
+            raise ValueError(f"the numbers of {kind.pattern} are {numbers}")
+        prefix = kind.pattern[0]
+        return [wrapped.graph.get_tensor_by_name(f"{prefix}{i}:0") for i in numbers]
+
+    results = find_tensors(_RESULT)
+    with wrapped.graph.as_default():
+        results += [tf.zeros([]) for _ in range(n_results - len(results))]
+    return wrapped.prune(find_tensors(_ARGUMENT), results)
+
+
 # Calls as TensorFlow's own operations.
 
 
 @once_per_object
 def _get_program(portable: PortableFunction) -> Program:
-    """Returns the function's module as a program, which is read once and cached."""
     from jax2tf_bridge.emitters import read
 
     return read(portable)
@@ -267,6 +338,7 @@ def call_operations(
 
 
 _STAND_IN = "argument_"
+"""Prefix of the placeholders in the graph in which sizes of converter targets are computed."""
 
 
 def _check_shapes(
@@ -322,7 +394,7 @@ def _call_in_graph(
         _get_rewritten_program(portable),
         inputs,
         variables,
-        get_graph_functions(portable),
+        _get_graph_functions(portable),
         refuses_bits=refuses_bits,
     )
     for result, shape in zip(results, checked.results, strict=True):
@@ -343,15 +415,17 @@ def _defer_sizes(args: Sequence[tf.Tensor], variables: Mapping[str, Any]) -> dic
     by_name = {f"{_STAND_IN}{i}:0": arg for i, arg in enumerate(args)}
 
     def compute_size(size: tf.Tensor) -> tf.Tensor:
-        needed = {size.op.name: size.op}
+        operations = {size.op.name: size.op}
         for operation in (queue := [size.op]):
-            queue += [t.op for t in operation.inputs if t.op.name not in needed]
-            needed |= {t.op.name: t.op for t in operation.inputs}
+            queue += [t.op for t in operation.inputs if t.op.name not in operations]
+            operations |= {t.op.name: t.op for t in operation.inputs}
         definition = tf.compat.v1.GraphDef(
-            node=[operation.node_def for operation in needed.values()],
+            node=[operation.node_def for operation in operations.values()],
             versions=size.graph.graph_def_versions,
         )
-        inputs = {name: arg for name, arg in by_name.items() if name.partition(":")[0] in needed}
+        inputs = {
+            name: arg for name, arg in by_name.items() if name.partition(":")[0] in operations
+        }
         # The first call may come from a branch or loop, whose tensors others cannot use.
         with graph.as_default(), tf.control_dependencies(None):
             (value,) = tf.graph_util.import_graph_def(definition, inputs, [size.name], name="size")
@@ -371,10 +445,9 @@ def _eager_functions(portable: PortableFunction) -> list[Any]:
 
 
 def _get_eager_function(portable: PortableFunction) -> Any:
-    """Returns the graph for eager calls, which is traced at the first call."""
     functions = _eager_functions(portable)
     if not functions:
-        # No lock, because tracing may take long: if two threads trace, the first one is used.
+        # No lock, because tracing may take long; calls use the graph that is ready first.
         functions.append(_trace(portable))
     return functions[0]
 
@@ -382,11 +455,12 @@ def _get_eager_function(portable: PortableFunction) -> Any:
 def _trace(portable: PortableFunction) -> Any:
     avals = [*portable.in_avals, *(constant.aval for constant in portable.lifted_constants)]
     n_args = len(portable.in_avals)
-    alive = weakref.ref(portable)  # the caller keeps it alive while this is traced
+    # Held weakly, because the graph is cached for as long as the function lives.
+    reference = weakref.ref(portable)
 
     def call(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        function = alive()
-        assert function is not None, "the function is held by its caller"
+        function = reference()
+        assert function is not None, "the caller holds the function while it is traced"
         args, constants = tensors[:n_args], tensors[n_args:]
         # An eager caller knows all sizes, and has checked them.
         before = EarlierShapeCheck(n_args, ShapeContract.of(function))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -37,15 +38,15 @@ def choose_size_dtype(
 
 
 class Guards:
-    """Collects guards, which run in order, so that the first one that fails is reported."""
+    """Collects guards, which run in order, so that the first one that fails is reported.
+
+    Attributes:
+      last: the last guard, which must run before the function does; empty without guards.
+    """
 
     def __init__(self, algebra: SizeAlgebra) -> None:
         self._algebra = algebra
-        self._last: list[tf.Operation] = []
-
-    def operations(self) -> list[tf.Operation]:
-        """Returns the operations that must run before the function does."""
-        return self._last
+        self.last: list[tf.Operation] = []
 
     def sizes(
         self, tensor: tf.Tensor, rank: int, make_rank_message: Callable[[Any], Sequence[Any]]
@@ -69,39 +70,33 @@ class Guards:
             )
             # Read one by one after the guard, because the rank may be lower. With tf.unstack,
             # TensorFlow would infer the rank from the number of results, and drop the guard.
-            with tf.control_dependencies(self._last):
+            with tf.control_dependencies(self.last):
                 return [shape[axis] for axis in range(rank)], shape
-        known, sizes = static_shape(tensor), tf.unstack(shape)
-        return [s if k is None else k for k, s in zip(known, sizes, strict=True)], shape
+        static_sizes, sizes = static_shape(tensor), tf.unstack(shape)
+        return [s if k is None else k for k, s in zip(static_sizes, sizes, strict=True)], shape
 
     def require(
         self, comparison: ComparisonOperator, left: Any, right: Any, message: Sequence[Any]
     ) -> None:
         """Adds a guard; `message` is the text and tensors that it prints when it fails."""
         condition = self._algebra.compare(comparison, left, right)
-        with tf.control_dependencies(self._last):
+        with tf.control_dependencies(self.last):
             guard = tf.raw_ops.Assert(
                 condition=condition,
                 data=list(_join_texts(message)),
                 summarize=_MAX_PRINTED_SIZES,
                 name="jax2tf_shape_check",
             )
-        self._last = [guard]
+        self.last = [guard]
 
 
 def _join_texts(message: Sequence[Any]) -> Iterable[Any]:
     """Joins neighbouring texts of a message, because TensorFlow puts each piece in brackets."""
-    text = ""
-    for piece in message:
-        if isinstance(piece, (str, int)):
-            text += str(piece)
-            continue
-        if text:
+    for is_text, pieces in itertools.groupby(message, lambda piece: isinstance(piece, (str, int))):
+        if not is_text:
+            yield from pieces
+        elif text := "".join(map(str, pieces)):
             yield text.strip()
-        text = ""
-        yield piece
-    if text:
-        yield text.strip()
 
 
 def format_known_shape(tensor: tf.Tensor) -> str:
@@ -123,7 +118,7 @@ _MAX_SHOWN = 10**30
 
 
 def check_result_sizes(
-    name: str, results: Shapes, arguments: Shapes, known: Sequence[Sequence[int | None]]
+    name: str, results: Shapes, arguments: Shapes, known_sizes: Sequence[Sequence[int | None]]
 ) -> None:
     """Raises if a known size is so large that the module would compute another one.
 
@@ -131,12 +126,12 @@ def check_result_sizes(
       name: the name of the function, for messages.
       results: the shapes of its results in the portable function.
       arguments: the shapes of its arguments.
-      known: the sizes of the results, None for each unknown size.
+      known_sizes: the sizes of the results, None for each unknown size.
 
     Raises:
       ShapeError: a size does not fit into 32 bits.
     """
-    for i, (shape, sizes) in enumerate(zip(results, known, strict=True)):
+    for i, (shape, sizes) in enumerate(zip(results, known_sizes, strict=True)):
         for dimension, size in zip(shape, sizes, strict=True):
             if size is None or size < _MIN_WRAPPING_SIZE:
                 continue
@@ -254,15 +249,11 @@ class CheckedArithmetic(SizeAlgebra):
 
     def _limit(self, left: Any, right: Any) -> tuple[Any, Any]:
         """Returns both operands; replaces an int that is too large, and sets `room` negative."""
-        if isinstance(left, int) and isinstance(right, int):
+        is_too_large = [isinstance(side, int) and abs(side) > _MAX_SIZE for side in (left, right)]
+        if (isinstance(left, int) and isinstance(right, int)) or not any(is_too_large):
             return left, right
-        for side in (left, right):
-            if isinstance(side, int) and abs(side) > _MAX_SIZE:
-                self.room = -1
-                return (_MAX_SIZE if side is left else left), (
-                    _MAX_SIZE if side is right else right
-                )
-        return left, right
+        self.room = -1
+        return (_MAX_SIZE, right) if is_too_large[0] else (left, _MAX_SIZE)
 
     def _require_room(self, room: Any) -> None:
         self.room = self.minimum(self.room, room)

@@ -64,23 +64,19 @@ class ShapeContract:
 
     def plan(self, sizes: Sequence[Sequence[Any]]) -> Plan:
         """Returns the plan that computes the variables from the sizes, preferring known sizes."""
-        known = tuple(tuple(isinstance(size, int) for size in row) for row in sizes)
-        plan = self.plans.get(known)
+        is_known = tuple(tuple(isinstance(size, int) for size in row) for row in sizes)
+        plan = self.plans.get(is_known)
         if plan is None:
-            plan = self.plans[known] = make_plan(self.shapes, sizes, self.comparisons())
+            plan = self.plans[is_known] = make_plan(self.shapes, sizes, self.comparisons())
         return plan
 
-    def subject(self, comparison: Comparison | None = None) -> str:
+    def format_subject(self, comparison: Comparison | None = None) -> str:
         """Returns the start of an error message, in the words of JAX."""
         if comparison is None:
             return f"Input shapes do not match the polymorphic shapes specification of {self.name}"
-        source = (
-            f", which {self.name} requires" if self._requires(comparison) else f" of {self.name}"
-        )
+        is_own = comparison in self.requirements and comparison not in self.constraints
+        source = f", which {self.name} requires" if is_own else f" of {self.name}"
         return f"Input shapes do not match the symbolic shape constraint {comparison}{source}"
-
-    def _requires(self, comparison: Comparison) -> bool:
-        return comparison in self.requirements and comparison not in self.constraints
 
 
 @functools.lru_cache(maxsize=1024)
@@ -90,10 +86,10 @@ def _make_contract(
     constraints: tuple[str, ...],
     requirements: tuple[str, ...],
 ) -> ShapeContract:
-    own = SymbolicScope(constraints, check=False).constraints
-    needed = SymbolicScope(requirements, check=False).constraints
-    algebra = SizeAlgebra(choose_size_dtype(shapes, (*own, *needed)))
-    return ShapeContract(name, shapes, own, needed, algebra)
+    user_constraints = SymbolicScope(constraints, check=False).constraints
+    own_requirements = SymbolicScope(requirements, check=False).constraints
+    algebra = SizeAlgebra(choose_size_dtype(shapes, (*user_constraints, *own_requirements)))
+    return ShapeContract(name, shapes, user_constraints, own_requirements, algebra)
 
 
 @dataclass(frozen=True)
@@ -162,16 +158,18 @@ def check_shapes(
     solution = solve(
         contract.plan(call.sizes), call.sizes, contract.algebra, contract.comparisons()
     )
-    call.raise_failed([check for check in solution.checks if check.holds is False])
+    failed_checks = [check for check in solution.checks if check.holds is False]
+    if failed_checks:
+        raise call.make_error(failed_checks)
     for check in solution.checks:
         if before is None or not before.covers(check):
             call.guard(check, guards)
     values = {name: value for name, value in solution.values.items() if isinstance(value, int)}
-    known = [evaluate_shape(shape, values) for shape in results]
-    check_result_sizes(portable.name, results, contract.shapes, known)
-    if any(size is None for shape in known for size in shape):
+    known_results = [evaluate_shape(shape, values) for shape in results]
+    check_result_sizes(portable.name, results, contract.shapes, known_results)
+    if any(size is None for shape in known_results for size in shape):
         guard_result_sizes(portable.name, results, contract.shapes, solution.values, guards)
-    return CheckedShapes(known, guards.operations(), solution.values)
+    return CheckedShapes(known_results, guards.last, solution.values)
 
 
 class _CallShapes:
@@ -200,14 +198,13 @@ class _CallShapes:
         )
 
     def check_ranks(self) -> None:
-        """Raises if a known rank is wrong."""
         problems = [
             f"{self._describe_expected(i)}{format_known_shape(arg)}: {_rank_text(shape)}"
             for i, (arg, shape) in enumerate(zip(self.args, self.contract.shapes, strict=True))
             if arg.shape.rank not in (None, len(shape))
         ]
         if problems:
-            raise _make_error(f"{self.contract.subject()}:{_format_problems(problems)}")
+            raise _make_error(f"{self.contract.format_subject()}:{_format_problems(problems)}")
 
     def find_sizes(self, guards: Guards) -> None:
         """Stores the arguments' sizes: ints if they are known, else tensors."""
@@ -218,33 +215,29 @@ class _CallShapes:
             self._shapes.append(shown)
 
     def _make_rank_message(self, argument: int, shape: Any) -> list[Any]:
-        expected = f"{self.contract.subject()}: {self._describe_expected(argument)}"
+        expected = f"{self.contract.format_subject()}: {self._describe_expected(argument)}"
         return [expected, shape, f": {_rank_text(self.contract.shapes[argument])}"]
 
-    def raise_failed(self, failed: Sequence[Check[Any]]) -> None:
-        """Raises an error that lists the failed checks, if there are any."""
-        if not failed:
-            return
-        known = [format_known_shape(arg) for arg in self.args]
+    def make_error(self, failed_checks: Sequence[Check[Any]]) -> Exception:
+        shapes = [format_known_shape(arg) for arg in self.args]
         shape_problems, texts = [], []
-        for check in failed:
-            text = "".join(map(str, self._message(check, known)))
+        for check in failed_checks:
+            text = "".join(map(str, self._make_message(check, shapes)))
             if check.comparison is None:
                 shape_problems.append(text)
             else:
-                texts.append(f"{self.contract.subject(check.comparison)}: {text}")
+                texts.append(f"{self.contract.format_subject(check.comparison)}: {text}")
         if shape_problems:
-            texts.insert(0, f"{self.contract.subject()}:{_format_problems(shape_problems)}")
-        raise _make_error("\n".join(texts))
+            texts.insert(0, f"{self.contract.format_subject()}:{_format_problems(shape_problems)}")
+        return _make_error("\n".join(texts))
 
     def guard(self, check: Check[Any], guards: Guards) -> None:
-        """Adds a guard that makes the check at run time."""
-        subject = self.contract.subject(check.comparison)
-        message = [f"{subject}: ", *self._message(check, self._shapes)]
+        subject = self.contract.format_subject(check.comparison)
+        message = [f"{subject}: ", *self._make_message(check, self._shapes)]
         guards.require(check.operator, check.left, check.right, message)
 
-    def _message(self, check: Check[Any], shapes: Sequence[Any]) -> list[Any]:
-        """Returns the message of a failed check: text, and tensors for unknown sizes."""
+    def _make_message(self, check: Check[Any], shapes: Sequence[Any]) -> list[Any]:
+        """Returns the message of a failed check: texts, and tensors for unknown shapes."""
         message: list[Any] = []
         for i in dict.fromkeys(place.argument for place in check.places):
             message += [f"{'; ' if message else ''}{self._describe_expected(i)}", shapes[i]]

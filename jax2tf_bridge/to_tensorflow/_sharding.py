@@ -29,7 +29,7 @@ from jax2tf_bridge.to_tensorflow import _tf_compat
 from jax2tf_bridge.to_tensorflow._tf_functions import opaque_to_autograph
 
 # Attributes that TensorFlow's TPU bridge reads; the second one takes precedence.
-_WITH_DEVICE_LIST, _AS_GRID = "_XlaSharding", "_XlaShardingV2"
+_WITH_DEVICE_LIST, _WITH_DEVICE_GRID = "_XlaSharding", "_XlaShardingV2"
 
 # Calls and operations of jax.shard_map, whose functions compute on the part of one device.
 _MANUAL_OPERATIONS = CALLS_OF_PARTS | {"sdy.manual_computation"}
@@ -40,7 +40,7 @@ _LIBRARIES = frozenset({"tensorflow", "keras", "jax2tf_bridge"})
 _AUTOGRAPH = "__autograph_generated_file"
 
 
-def check_devices(portable: PortableFunction, *, is_gradient: bool = False) -> None:
+def check_devices(portable: PortableFunction, *, is_gradient: bool) -> None:
     """Warns if TensorFlow runs a sharded function on one device, and raises if it cannot.
 
     TensorFlow shards functions on the TPU, in a graph. Elsewhere it runs them on one device. The
@@ -49,7 +49,7 @@ def check_devices(portable: PortableFunction, *, is_gradient: bool = False) -> N
 
     Args:
       portable: the function.
-      is_gradient: whether it is called as the gradient of a function that was warned about.
+      is_gradient: whether it is a gradient, whose function has caused the warning already.
 
     Raises:
       ShardingError: the function computes on the parts of devices (jax.shard_map), or, in eager
@@ -60,29 +60,30 @@ def check_devices(portable: PortableFunction, *, is_gradient: bool = False) -> N
     for_tpu = set(portable.platforms) == {"tpu"} and not tf.executing_eagerly()
     if for_tpu and portable.target.xla:
         return
-    over = f"{portable.name} is sharded over {portable.module.nr_devices} devices"
+    subject = f"{portable.name} is sharded over {portable.module.nr_devices} devices"
     other_platforms = [platform for platform in portable.platforms if platform != "tpu"]
     summary = read_summary(portable.module.data)
     if not _MANUAL_OPERATIONS.isdisjoint({*summary.custom_calls, *summary.operations}):
         raise ShardingError(
-            f"{over}, and computes on each device's part separately (jax.shard_map), so it cannot "
-            f"run on one device, as {_name_runtime(other_platforms)} would. Serve it {_ON_TPU}; or "
-            "export it over a mesh of one device, or without jax.shard_map, with shardings only."
+            f"{subject}, and computes on each device's part separately (jax.shard_map), so it "
+            f"cannot run on one device, as {_name_runtime(other_platforms)} would. Serve it "
+            f"{_ON_TPU}; or export it over a mesh of one device, or without jax.shard_map, with "
+            "shardings only."
         )
     if DisabledSafetyCheck.shardings() in portable.module.disabled_checks:
         return
     if tf.executing_eagerly() and _is_spread(portable):
         # Programs written for jax2tf match the message up to the word "context".
         raise ShardingError(
-            f"{over}, and was called in eager mode: a function with sharded arguments or results "
-            "must be used under a `tf.function` context. Wrap the call in tf.function. If "
+            f"{subject}, and was called in eager mode: a function with sharded arguments or "
+            "results must be used under a `tf.function` context. Wrap the call in tf.function. If "
             "the memory and time of one device are enough, eager mode runs it too with "
             "DisabledSafetyCheck.shardings() among the disabled checks."
         )
     if not is_gradient:
         warnings.warn(
-            f"{over}, and {_name_runtime(other_platforms)} runs it as a whole on one device. The "
-            "values are the same. If the memory and time of one device are enough, "
+            f"{subject}, and {_name_runtime(other_platforms)} runs it as a whole on one device. "
+            "The values are the same. If the memory and time of one device are enough, "
             "DisabledSafetyCheck.shardings() among the disabled checks turns this warning off. "
             f"To run it on all of them, serve it {_ON_TPU}.",
             UserWarning,
@@ -152,18 +153,18 @@ def annotate_shardings(
 def _annotate(
     portable: PortableFunction, tensor: tf.Tensor, sharding: Sharding, aval: Aval
 ) -> tf.Tensor:
-    as_grid = to_op_sharding(sharding, len(aval.op_shape))
-    if as_grid is None:
+    grid_sharding = to_op_sharding(sharding, len(aval.op_shape))
+    if grid_sharding is None:
         raise ShardingError(
             f"{portable.name} has an argument or a result {aval} with the sharding {sharding}, "
             "which XLA's annotations cannot express. Use a sharding without unreduced and reduced "
             "axes."
         )
-    as_list = replace_device_grid(as_grid)
-    attributes = {_WITH_DEVICE_LIST: as_list}
-    if as_list != as_grid:
-        attributes[_AS_GRID] = as_grid
-    return _tf_compat.add_xla_sharding(tensor, as_list, attributes)
+    list_sharding = replace_device_grid(grid_sharding)
+    attributes = {_WITH_DEVICE_LIST: list_sharding}
+    if list_sharding != grid_sharding:
+        attributes[_WITH_DEVICE_GRID] = grid_sharding
+    return _tf_compat.add_xla_sharding(tensor, list_sharding, attributes)
 
 
 @opaque_to_autograph

@@ -109,23 +109,8 @@ LOGICAL_DEVICES_SEAM: Sequence[SeamName] = (_TILE, _REPLICATE)
 """Names that only `annotate_logical_devices` uses."""
 
 
-def inline_functions(function: Any) -> Any:
-    """Returns a concrete function without variables and calls of functions; it keeps loops.
-
-    Raises:
-      ModuleError: the installed TensorFlow cannot do this.
-    """
-    freeze = _FREEZE.get()
-    if freeze is None:
-        raise ModuleError(
-            f"TensorFlow {tf.__version__} cannot inline the functions of a graph, which "
-            "locate needs. Use a release from 2.15 to 2.22."
-        )
-    return freeze(function, lower_control_flow=False)
-
-
 def call_module(args: Sequence[Any], attributes: Mapping[str, Any]) -> list[Any]:
-    """Adds an XlaCallModule op on `args`, without the attributes that this TF does not know.
+    """Adds an XlaCallModule op on `args`; attributes that this TF does not know are left out.
 
     Raises:
       ModuleError: this TF has no XlaCallModule.
@@ -135,9 +120,8 @@ def call_module(args: Sequence[Any], attributes: Mapping[str, Any]) -> list[Any]
         raise ModuleError(
             f"TensorFlow {tf.__version__} has no XlaCallModule op. Use TensorFlow 2.15 or newer."
         )
-    known = _parameters(op)
-    results = op(args, **{k: v for k, v in attributes.items() if k in known})
-    return list(results)
+    parameters = _list_parameters(op)
+    return list(op(args, **{k: v for k, v in attributes.items() if k in parameters}))
 
 
 def add_xla_sharding(
@@ -156,7 +140,8 @@ def add_xla_sharding(
     op = _SHARDING.get()
     if op is None:
         raise ModuleError(
-            f"TensorFlow {tf.__version__} has no XlaSharding op, which sharded functions need."
+            f"TensorFlow {tf.__version__} has no XlaSharding op, which sharded functions need. Use "
+            "a release from 2.15 to 2.22."
         )
     result = op(value, sharding=sharding)
     for name, content in attributes.items():
@@ -201,10 +186,15 @@ def find_op_definition(kind: str) -> Any:
     return None if get is None else get(kind)
 
 
-def freeze(function: Any) -> Any:
+def freeze(function: Any, *, aggressive_inlining: bool) -> Any:
     """Returns a concrete function with constants for its variables, and without calls.
 
     Loops and branches stay calls of functions.
+
+    Args:
+      function: a concrete function.
+      aggressive_inlining: whether to inline functions that TensorFlow would keep for their side
+        effects.
 
     Raises:
       ModuleError: this TF cannot do it.
@@ -212,10 +202,10 @@ def freeze(function: Any) -> Any:
     convert = _FREEZE.get()
     if convert is None:
         raise ModuleError(
-            f"TensorFlow {tf.__version__} cannot replace variables by constants as 2.15 to 2.22 "
-            "can. Write TensorFlow.js models with one of these."
+            f"TensorFlow {tf.__version__} cannot replace variables by constants and inline "
+            "functions. Use a release from 2.15 to 2.22."
         )
-    return convert(function, lower_control_flow=False, aggressive_inlining=True)
+    return convert(function, lower_control_flow=False, aggressive_inlining=aggressive_inlining)
 
 
 def function_to_graph(
@@ -268,7 +258,7 @@ def make_uninitialized_variable(
 
 
 @functools.lru_cache(maxsize=1)
-def _parameters(op: Any) -> frozenset[str]:
+def _list_parameters(op: Any) -> frozenset[str]:
     return frozenset(inspect.signature(op).parameters)
 
 
@@ -328,7 +318,7 @@ class _IdentityIndexedList(list[Any]):
         if bounds or not isinstance(value, tf.Tensor):
             return super().index(value, *bounds)
         places: dict[int, int] = getattr(self, "places", {})
-        if len(places) != len(self):
+        if len(places) != len(self):  # the list has grown since the last call
             places = self.places = {id(tensor): i for i, tensor in enumerate(self)}
         place = places.get(id(value))
         if place is None or self[place] is not value:

@@ -151,7 +151,8 @@ class _LiteRT:
             runner = interpreter.get_signature_runner(signature.name)
         self._run(runner, inputs)
         trace = Trace()
-        for number in range(len(signature.tensors)):
+        graph = signature.graph
+        for number in range(len(graph.tensors)):
             try:
                 trace.add(interpreter.get_tensor(number, signature.subgraph))
             except ValueError:  # it has no data, such as the operand of a branch
@@ -159,11 +160,11 @@ class _LiteRT:
         trace.steps = [
             Step(
                 operator.name,
-                signature.tensors[operator.outputs[0]] if operator.outputs else None,
+                graph.tensors[operator.outputs[0]].name if operator.outputs else None,
                 tuple(number for number in operator.inputs if number >= 0),
                 tuple(operator.outputs),
             )
-            for operator in signature.operators
+            for operator in graph.operators
         ]
         trace.outputs = [signature.outputs[name] for name in outputs]
         return trace

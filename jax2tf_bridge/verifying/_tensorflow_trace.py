@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge.to_tensorflow import inline_functions
+from jax2tf_bridge.to_tensorflow import freeze
 from jax2tf_bridge.verifying._locating import Step, Trace
 
 CALL_MODULE = "XlaCallModule"
@@ -33,7 +33,7 @@ def trace_tensors(
     """
     specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in arguments]
     concrete = tf.function(function, input_signature=specs, autograph=False).get_concrete_function()
-    frozen = inline_functions(concrete)
+    frozen = freeze(concrete, aggressive_inlining=False)
     trace, numbers = Trace(), {}
     fetched: list[Any] = []
     for operation in frozen.graph.get_operations():

@@ -111,7 +111,7 @@ def verify(
     folder = as_path(path)
     check_runtime(runtime, model, rounds)
     # Raises for a damaged graph before TensorFlow loads it.
-    for _, node in read_serving_graph(folder).graph.every_node():
+    for _, node in read_serving_graph(folder).graph.iterate_nodes():
         _ = node.calls
     contents = read_sidecar(folder)
     if contents is None:

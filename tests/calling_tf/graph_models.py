@@ -1,4 +1,4 @@
-"""TensorFlow functions that are carried along as graphs, for the tests of them."""
+"""TensorFlow functions that the tests embed as graphs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Layers(tf.Module):  # type: ignore[misc]
 
     Attributes:
       kernel, scale: the variables.
-      loop: whether there is one; TensorFlow's gradients of loops keep sizes of their values, which
-        XLA must know: not all can be compiled where sizes are open.
+      loop: whether it has a loop. TensorFlow's gradient of a loop stores values whose sizes XLA
+        must know, so it may not compile for open sizes.
     """
 
     def __init__(self, *, loop: bool = True) -> None:
@@ -27,12 +27,11 @@ class Layers(tf.Module):  # type: ignore[misc]
 
     @tf.function(autograph=False)
     def dense(self, x: tf.Tensor) -> tf.Tensor:
-        """A function that `__call__` calls."""
         return tf.tanh(x @ self.kernel)
 
     @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32, name="x")], autograph=False)
     def __call__(self, x: tf.Tensor) -> Any:
-        """Rows of size 2 each."""
+        """Computes the layers for rows of size 2."""
         x = self.dense(x)
 
         def body(i: tf.Tensor, x: tf.Tensor) -> Any:
@@ -47,7 +46,7 @@ class Layers(tf.Module):  # type: ignore[misc]
 
 
 def layers(x: Any, np: Any = np) -> Any:
-    """Computes what Layers does, in NumPy, or jax.numpy for `np`."""
+    """Computes the same as Layers, in NumPy or jax.numpy."""
     x = np.tanh(x @ KERNEL)
     for i in range(2):
         x = x * 0.5 + KERNEL[i]

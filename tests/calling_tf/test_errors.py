@@ -208,7 +208,7 @@ def test_declared_results_of_dynamic_size() -> None:
     assert f(jnp.array([1.0, -1.0, 1.0])).tolist() == [[0], [2]]
     with pytest.raises(ShapeError, match=r"Declared: \(2, 1\)\. Got: \(1, 1\)"):
         f(jnp.array([1.0, -1.0, -1.0]))
-    # A program would give two rows whatever the values are.
+    # A compiled program would return two rows for any values.
     with pytest.raises(UnsupportedByTargetError, match="by the operation Where"):
         jax.jit(f)(X)
 
@@ -239,7 +239,7 @@ def test_declared_64_bits_need_x64(way: Callable[..., Any]) -> None:
     f = call_tf(wide, output_shape_dtype=_declared((2,), np.float64))
     with pytest.raises(DTypeError, match=text):
         way(f)(X)
-    with jax.enable_x64(True):  # also where it was declared before
+    with jax.enable_x64(True):  # the declaration above holds now
         assert way(f)(X).dtype == np.float64
     assert way(call_tf(wide, output_shape_dtype=_declared((2,))))(X).dtype == np.float32
 
@@ -276,8 +276,9 @@ class _Open:
         (jax.random.key(0), r"x of identity has dtype key<fry>.*jax\.random\.key_data\(key\)"),
         (np.zeros(2, jax.dtypes.float0), r"x of identity has dtype float0, .* leave it out"),
         (jnp.zeros(2, jnp.int4), r"x of identity has dtype int4, .* pass it as int8 or uint8"),
+        (2**40, r"x of identity is 1099511627776, .* for JAX's int32\. Pass a float, or set jax"),
     ],
-    ids=["text", "tensor", "key", "float0", "int4"],
+    ids=["text", "tensor", "key", "float0", "int4", "overflow"],
 )
 def test_arguments_that_tensorflow_has_nothing_for(value: Any, text: str) -> None:
     with pytest.raises(DTypeError, match=text):

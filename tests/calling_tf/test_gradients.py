@@ -46,11 +46,11 @@ def nested(f: Callable[..., Any], order: int) -> Callable[..., Any]:
     "function", [tf_cubic, tf.function(tf_cubic)], ids=["plain", "tf.function"]
 )
 def test_gradients_of_any_order(way: Callable[..., Any], function: Any) -> None:
-    # Eagerly the third is dear, and is made as the second is.
-    most = 3 if way is jax.jit else 2
+    # The third order is slow in eager mode, and computed like the second.
+    highest = 3 if way is jax.jit else 2
 
     def orders(f: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda x: [nested(f, order)(x) for order in range(1, most + 1)]
+        return lambda x: [nested(f, order)(x) for order in range(1, highest + 1)]
 
     found = way(orders(call_tf(function)))(X)
     for ours, theirs in zip(found, jax.jit(orders(cubic))(X), strict=True):
@@ -59,7 +59,7 @@ def test_gradients_of_any_order(way: Callable[..., Any], function: Any) -> None:
 
 def test_jacrev_of_jacrev(way: Callable[..., Any]) -> None:
     def orders(f: Callable[..., Any]) -> Callable[..., Any]:
-        # Eagerly the second is dear, and is gradients and vmaps as test_vmap.py has them.
+        # The second is slow in eager mode, and test_vmap.py tests its parts.
         found = [jax.jacrev(f), jax.jacrev(jax.jacrev(f))]
         return lambda x: [g(x) for g in (found if way is jax.jit else found[:1])]
 

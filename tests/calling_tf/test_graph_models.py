@@ -1,4 +1,4 @@
-"""Graphs that are carried along, through SavedModels and back, with their gradients."""
+"""Embedded graphs through SavedModels and back, with their gradients."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def agrees(f: Any, g: Any, *, order: int = 1) -> None:
 
 
 def saved(f: Any, path: Path) -> Any:
-    """A tf.Module with f, saved with its gradient and loaded again."""
+    """Saves a tf.Module with f and its gradient, and loads it again."""
     module = tf.Module()
     module.f = tf.function(f, input_signature=[tf.TensorSpec([None, 2])], autograph=False)
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=True)

@@ -182,7 +182,7 @@ def test_calls_while_a_tf_function_is_traced() -> None:
     @tf.function(autograph=False)
     def outer(z: tf.Tensor) -> Any:
         def f(x: Any) -> Any:
-            # One on a known array, which runs at once, and one on a tracer; differentiated both.
+            # Differentiates a call on a tracer, and one on a known array, which runs at once.
             return jax.grad(lambda x: sine(x).sum())(x) + jax.grad(lambda y: sine(y).sum())(X)
 
         with tf.GradientTape() as tape:

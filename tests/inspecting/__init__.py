@@ -1,1 +1,1 @@
-"""Tests of what looks into SavedModels."""
+"""Tests of jax2tf_bridge.inspecting."""

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax2tf_bridge import Target, export
+from jax2tf_bridge import Signature, Target, export, save
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
 
 # Private: sizes of a file that no disk of a test should hold.
@@ -199,9 +199,8 @@ def test_requests_to_warm_up_cover_some_sizes(tmp_path: Path) -> None:
     (folder / "assets.extra" / "tf_serving_warmup_requests").write_bytes(requests[:-1])
     facts = describe_saved_model(read_saved_model(folder))
     assert facts["findings"][0]["text"] == (
-        "The warm-up requests cannot be read: it ends within a record. TensorFlow "
-        "Serving "
-        "does not load the model."
+        "The warm-up requests cannot be read: it ends within a record. TensorFlow Serving does not "
+        "load the model."
     )
     assert facts["findings"][0]["severity"] == "error"
 
@@ -245,7 +244,7 @@ def test_gradients(
 
 
 def test_a_gradient_that_calls_the_function_again(tmp_path: Path) -> None:
-    """It does for a function of which sizes run in pieces."""
+    """The gradient of a function that runs in pieces calls the function too."""
     model = replace(STATIC, functions=vjp([]), gradients={"kind": "vjp"}, methods={"f": "main"})
     facts = describe_saved_model(read_saved_model(model.write(tmp_path / "m")))
     assert [module["order"] for module in facts["modules"]] == [0, 0]
@@ -272,9 +271,6 @@ def test_gradients_that_end_where_they_were_saved_are_no_finding(
 
 
 def test_what_is_to_be_said_of_several_signatures_stands_once(tmp_path: Path) -> None:
-    from jax2tf_bridge import Signature, save
-    from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
-
     x = np.ones((2, 3), np.float32)
     signatures = {
         name: Signature(function, args=[x], polymorphic_shapes="(b, _)")

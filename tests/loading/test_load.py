@@ -145,6 +145,12 @@ def test_a_function_without_a_gradient_says_why(tmp_path: Path) -> None:
     [
         (lambda m: m.encode(X[:, :2]), ShapeError, r"x: expected shape \(b, 3\), got \(4, 2\)"),
         (lambda m: m.encode(X > 0), DTypeError, "x: expected float32, got bool"),
+        (lambda m: m.encode("text"), DTypeError, "x: expected float32, got 'text' of type str"),
+        (
+            lambda m: m.serving_default(X, scale=2**40),
+            DTypeError,
+            "scale: expected float32, got 1099511627776 of type int",
+        ),
         (lambda m: m.functions["encode"]({}, X), StructureError, "the key 'dense' is missing"),
         (lambda m: m.signatures["encode"](y=X), StructureError, "the input x is missing"),
         (

@@ -56,7 +56,7 @@ def save_as_others_do(
     *specs: tf.TensorSpec,
     around: Callable[..., Any] | None = None,
 ) -> Path:
-    """A SavedModel of a TF function of (params, *inputs), over the variable params/w."""
+    """Saves a TF function of (params, *inputs), with the variable params/w, without a sidecar."""
     module = tf.Module()
     module.params = {"w": tf.Variable(W)}
 
@@ -131,6 +131,12 @@ def test_gradients_end_where_they_were_saved(model: LoadedModel) -> None:
     [
         ({"x": X[:, :2]}, ShapeError, r"x: expected shape \(\?, 3\), got \(4, 2\)"),
         ({"x": X.astype(np.int32)}, DTypeError, "x: expected float32, got int32"),
+        (
+            {"x": "text"},
+            DTypeError,
+            r"^The input x must be an array or numbers for float32\[\?,3\]\. Got: 'text' of type",
+        ),
+        ({"n": 2**40}, DTypeError, r"for int32\[\]\. Got: 1099511627776 of type int\.$"),
         ({"y": X}, StructureError, "there is no input y"),
         ({"unused": UNUSED[:2]}, ShapeError, r"size args\[2\]\.shape\[0\] \(= 2\)"),
     ],
@@ -202,7 +208,7 @@ def test_many_casts_one_after_the_other() -> None:
 
 
 def write_graph(folder: Path, *nodes: bytes, output: str, functions: bytes = b"") -> None:
-    """Writes a SavedModel of the signature f, which gives a tensor of these nodes as y."""
+    """Writes a SavedModel with the signature f, whose output y is a tensor of these nodes."""
     signature = bytes_field(1, by_hand.map_entry("x", bytes_field(1, "x:0")))
     signature += bytes_field(2, by_hand.map_entry("y", bytes_field(1, output)))
     graph = b"".join(bytes_field(1, node) for node in nodes) + bytes_field(2, functions)
@@ -235,6 +241,13 @@ def test_functions_that_call_each_other_twice(tmp_path: Path) -> None:
     np.testing.assert_allclose(load(tmp_path).f(x=X)["y"], expected, rtol=1e-5)
     save(40)
     with pytest.raises(FileFormatError, match="f: it calls more than 2,000 modules"):
+        load(tmp_path)
+
+
+def test_a_module_that_takes_its_own_result(tmp_path: Path) -> None:
+    module = export(jnp.sin, platforms=["cpu"])(X).module.data
+    write_graph(tmp_path, by_hand.Call(module, name="n", inputs=["n"]).node(), output="n:0")
+    with pytest.raises(FileFormatError, match="operations depend on themselves"):
         load(tmp_path)
 
 
@@ -314,7 +327,7 @@ def test_a_missing_file_of_variables_is_told(tmp_path: Path) -> None:
     function = convert(lambda params, x: x @ params["w"])
     folder = save_as_others_do(tmp_path / "1", function, tf.TensorSpec([4, 3], tf.float32, "x"))
     (folder / "variables" / "variables.index").unlink()
-    with pytest.raises(FileFormatError, match="no variable 'params/w/"):
+    with pytest.raises(FileFormatError, match="the variable 'params/w/"):
         load(folder)
 
 

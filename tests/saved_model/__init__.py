@@ -1,1 +1,1 @@
-"""Tests of what SavedModels are made of."""
+"""Tests of jax2tf_bridge.saved_model."""

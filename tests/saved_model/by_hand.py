@@ -1,4 +1,4 @@
-"""SavedModels put together by hand: small, without TensorFlow, and with whatever is asked for."""
+"""Builds small SavedModels without TensorFlow, sound or damaged."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ class Call:
     results: Sequence[int] = (FLOAT32,)
     name: str = "XlaCallModule"
     flags: Sequence[str] = ()
+    inputs: Sequence[str] = ("x",)
 
     def node(self) -> bytes:
         attributes = {
@@ -47,7 +48,7 @@ class Call:
             "Tout": bytes_field(1, bytes_field(6, bytes(self.results))),
             **{flag: varint_field(5, 1) for flag in self.flags},
         }
-        return node(self.name, "XlaCallModule", ["x"], attributes)
+        return node(self.name, "XlaCallModule", self.inputs, attributes)
 
 
 def node(
@@ -113,14 +114,14 @@ class Model:
 
     Attributes:
       functions: the nodes of each function.
-      gradients: functions by what they are registered for.
-      inputs, outputs: of the signature.
-      defaults: names of inputs that have one.
-      nodes: further nodes of the graph.
-      variables: by path below the root, with their shapes.
-      methods: functions by the name of the method.
-      assets: names of files.
-      name: of the signature.
+      gradients: the gradient functions by the type that they are registered for.
+      inputs, outputs: the sizes of the signature's inputs and outputs by name.
+      defaults: the names of inputs with a default.
+      nodes: more nodes of the graph.
+      variables: the shapes of the variables by path below the root.
+      methods: the functions by the name of the method.
+      assets: the names of the files in assets/.
+      name: the name of the signature.
       has_objects: whether it has an object graph.
     """
 
@@ -179,7 +180,7 @@ class Model:
         return b"".join(bytes_field(1, each) for each in objects)
 
     def write(self, folder: Path) -> Path:
-        """Writes it, with an empty checkpoint if it has variables; gives the folder."""
+        """Writes the model, with an empty checkpoint if it has variables; returns the folder."""
         folder.mkdir(parents=True)
         (folder / "saved_model.pb").write_bytes(self.proto())
         if self.variables:

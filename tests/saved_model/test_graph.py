@@ -20,7 +20,7 @@ from jax2tf_bridge.saved_model import (
     ModuleResult,
     ProtoMessage,
     bytes_field,
-    read_constant,
+    read_array,
     varint_field,
 )
 
@@ -43,7 +43,7 @@ def test_modules_and_constants_are_not_copied() -> None:
     assert module.module.obj is node.message.data
     tensor = node.tensor("value")
     assert tensor is not None
-    array = read_constant(tensor, np.dtype)
+    array = read_array(tensor, np.dtype)
     np.testing.assert_array_equal(array, np.zeros(3, np.float32), strict=True)
     assert np.shares_memory(array, np.frombuffer(node.message.data, np.uint8))
 
@@ -175,7 +175,7 @@ def test_functions_that_call_each_other_twice_are_followed() -> None:
 def test_constants_that_are_damaged(tensor: bytes, problem: str) -> None:
     message = ProtoMessage(tensor, "a constant", "saved_model.pb")
     with pytest.raises(FileFormatError, match=problem):
-        read_constant(message, np.dtype)
+        read_array(message, np.dtype)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_constants_as_numbers(
 ) -> None:
     shape = bytes_field(2, by_hand.shape([2]))
     message = ProtoMessage(varint_field(1, number) + shape + values(), "a constant")
-    np.testing.assert_array_equal(read_constant(message, np.dtype), expected, strict=True)
+    np.testing.assert_array_equal(read_array(message, np.dtype), expected, strict=True)
 
 
 def test_only_constants_that_few_bytes_make_large_are_bounded(
@@ -210,7 +210,7 @@ def test_only_constants_that_few_bytes_make_large_are_bounded(
     numbers = np.array([1, 2, 3], np.float32)
     for field in (4, 5):
         whole = ProtoMessage(start + bytes_field(field, numbers.tobytes()), "a constant")
-        np.testing.assert_array_equal(read_constant(whole, np.dtype), numbers, strict=True)
+        np.testing.assert_array_equal(read_array(whole, np.dtype), numbers, strict=True)
     repeated = ProtoMessage(start + bytes_field(5, numbers[:1].tobytes()), "a constant")
     with pytest.raises(FileFormatError, match="a constant has 3 elements"):
-        read_constant(repeated, np.dtype)
+        read_array(repeated, np.dtype)

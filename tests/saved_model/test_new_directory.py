@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jax2tf_bridge.saved_model import edit_copy, replace_file
+from jax2tf_bridge.saved_model import break_hard_link, edit_copy
 
 # Private: a system that cannot exchange two directories.
 from jax2tf_bridge.storage import _whole_directory
@@ -23,7 +23,7 @@ def model(folder: Path, text: str = "old") -> Path:
 
 def change(source: Path, path: Path, *, overwrite: bool = False) -> None:
     with edit_copy(source, path, overwrite=overwrite) as folder:
-        replace_file(folder / "saved_model.pb")
+        break_hard_link(folder / "saved_model.pb")
         (folder / "saved_model.pb").write_text("new")
 
 
@@ -120,7 +120,7 @@ def test_nothing_is_left_of_what_failed(tmp_path: Path) -> None:
 
     def half() -> None:
         with edit_copy(source, source, overwrite=True) as folder:
-            replace_file(folder / "saved_model.pb")
+            break_hard_link(folder / "saved_model.pb")
             (folder / "saved_model.pb").write_text("half")
             raise KeyboardInterrupt
 

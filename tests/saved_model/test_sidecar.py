@@ -403,7 +403,7 @@ def test_what_is_no_file(saved: Path) -> None:
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Each value within another, as what it is in and where."""
+    """Yields each nested value as its container and its key."""
     for key in value if isinstance(value, dict) else range(len(value)):
         yield value, key
         if isinstance(value[key], (dict, list)):

@@ -17,9 +17,9 @@ from jax2tf_bridge.saved_model import TensorBundle
 
 # Private: a checksum shows only that a file is sound; these compare its values.
 from jax2tf_bridge.saved_model._crc32c import (
-    _byte_table,
     _crc32c_by_numpy,
-    _extend_of_google,
+    _load_google_extend,
+    _make_byte_table,
     crc32c,
     unmask_checksum,
 )
@@ -30,7 +30,7 @@ SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 def plain_crc32c(data: bytes) -> int:
     """Computes the checksum byte by byte."""
-    table = _byte_table().tolist()
+    table = _make_byte_table().tolist()
     state = 0xFFFFFFFF
     for byte in data:
         state = table[(state ^ byte) & 0xFF] ^ state >> 8
@@ -115,12 +115,12 @@ def test_checksum_by_google_where_it_is_installed_and_compiled(
 
     module = SimpleNamespace(extend=extend, implementation=implementation)
     monkeypatch.setitem(sys.modules, "google_crc32c", module if implementation else None)
-    _extend_of_google.cache_clear()
+    _load_google_extend.cache_clear()
     try:
         data = bytes(1 << 20) + b"123456789"
         found = crc32c(memoryview(data))
     finally:
-        _extend_of_google.cache_clear()
+        _load_google_extend.cache_clear()
     if implementation == "c":
         assert (found, b"".join(asked)) == (len(data), data)
     else:
@@ -133,9 +133,10 @@ def test_checksum_is_unmasked() -> None:
     assert unmask_checksum((rotated + 0xA282EAD8) & 0xFFFFFFFF) == 0xE3069283
 
 
-def test_each_truncation_of_the_index_is_told(prefix: str, tmp_path: Path) -> None:
+def test_truncations_of_the_index_are_told(prefix: str, tmp_path: Path) -> None:
     data = Path(f"{prefix}.index").read_bytes()
-    for size in range(len(data)):
+    # Each size that cuts the footer, and each seventh that cuts an entry or a block.
+    for size in (*range(0, len(data), 7), *range(len(data) - 60, len(data))):
         Path(tmp_path, "v.index").write_bytes(data[:size])
         with pytest.raises(FileFormatError, match=r"v\.index cannot be read: in the index of"):
             TensorBundle(tmp_path / "v")
@@ -187,12 +188,12 @@ def _block(entries: bytes, kind: int = 0) -> bytes:
 
 
 def _index(entries: bytes, kind: int = 0, empties: int = 0) -> bytes:
-    """An index with right checksums around one block of entries.
+    """Builds an index with correct checksums around one block of entries.
 
     Args:
-      entries: of the block.
-      kind: of compression.
-      empties: how often it names another block, which is empty.
+      entries: the entries of the block.
+      kind: the kind of compression.
+      empties: the number of handles of an empty block.
     """
     block = _block(entries, kind)
     size = len(block) - 5

@@ -1,4 +1,4 @@
-"""Helpers of the tests of shape checks: functions of given shapes, and every mode of calling."""
+"""Functions with given shapes, and the modes of calling them, for tests of shape checks."""
 
 import re
 from collections.abc import Callable
@@ -17,17 +17,17 @@ CONSTRAINT = "Input shapes do not match the symbolic shape constraint "
 
 
 def double(*arrays: Any) -> Any:
-    """XLA's shape refinement stumbles here before it comes to JAX's own check."""
+    """Doubles; for wrong sizes XLA's shape refinement fails before JAX's own check runs."""
     return [x * 2 for x in arrays]
 
 
 def words(text: str) -> str:
-    """The text without what TensorFlow puts around the pieces of an assertion's message."""
+    """Removes the punctuation that TensorFlow puts around the pieces of an assertion's message."""
     return " ".join(re.findall(r"[^\s()\[\],:]+", text))
 
 
 TARGETS = {"XLA": None, "own operations": Target.widest(xla=False)}
-"""With XLA, and of TensorFlow's own operations: shapes are checked in the same way."""
+"""Targets with XLA and without; both check shapes in the same way."""
 
 
 def function_of(
@@ -37,7 +37,7 @@ def function_of(
     requirements: Any = (),
     target: Target | None = None,
 ) -> PortableFunction:
-    """The portable function of `f` for arguments of these shapes, which are specifications."""
+    """Exports `f` for arguments of these shape specifications."""
     sizes = {"a": 2, "b": 4, "n": 3}
 
     def example(shape: str) -> Any:
@@ -63,7 +63,7 @@ def open_specs(shapes: Any) -> list[Any]:
 
 
 def in_mode(mode: str, f: Any, shapes: Any, folder: Path) -> Any:
-    """`f` as it is called in a mode; open: with no size known when it is traced."""
+    """Wraps `f` for a mode of calling; no size is known while an "open" mode is traced."""
     if mode == "eager":
         return f
     jit_compile = True if mode.startswith("jit") else None
@@ -77,7 +77,7 @@ def in_mode(mode: str, f: Any, shapes: Any, folder: Path) -> Any:
     module = tf.Module()
     module.f = function
     tf.saved_model.save(module, str(folder / "model"))
-    # Lest its parent is collected.
+    # The module keeps the parent of the loaded function alive.
     module.loaded = tf.saved_model.load(str(folder / "model"))
     return module.loaded.f
 

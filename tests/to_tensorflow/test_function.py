@@ -281,7 +281,7 @@ def test_without_jax(portable: PortableFunction, tmp_path: Path) -> None:
 
 
 def test_a_gradient_that_is_saved_finds_inputs_by_identity() -> None:
-    """As a list does, and without comparing, which takes TensorFlow long for many weights."""
+    """TensorFlow compares tensors slowly, which takes long for many weights."""
     graph = tf.Graph()
     with graph.as_default():
         inputs = [tf.compat.v1.placeholder(tf.float32) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""Sizes of results that do not fit into 32 bits are errors: the module would take others."""
+"""Sizes of results that do not fit into 32 bits are errors: the module would compute others."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_arithmetic_knows_whether_it_wrapped_around(text: str, b: int, c: int) -
 
 
 class Exact:
-    """The algebra of ints, which remembers the largest of all that it computed."""
+    """Algebra of ints that records the largest absolute value of its sums and products."""
 
     def __init__(self) -> None:
         self.largest = 0

@@ -29,7 +29,7 @@ from tests.to_tensorflow.shape_checking import (
 
 
 def add_up(*arrays: Any) -> Any:
-    """Indifferent to shapes: here JAX's own check speaks where ours cannot."""
+    """Accepts any shapes, so that only JAX's own check can fail inside jit_compile."""
     return [jnp.sum(x) for x in arrays]
 
 
@@ -117,7 +117,7 @@ MODES_OF_FITTING = modes(
     {"XLA": ("eager", "open", "jit open"), "own operations": ("static", "jit", "loaded")}
 )
 _QUICK = ("eager", "static", "jit", "open")
-# There "jit open" has a text of its own: test_inside_a_users_jit_compile_the_module_checks.
+# "jit open" has another text: see test_inside_a_users_jit_compile_the_module_checks.
 MODES_OF_WRONG = [
     row
     for row in modes({"XLA": _QUICK, "own operations": (*_QUICK, "loaded")})
@@ -133,7 +133,7 @@ def wrong_function(name: str, target: str) -> PortableFunction:
 
 @pytest.fixture(scope="module", params=TARGETS)
 def target(request: pytest.FixtureRequest) -> Any:
-    """For what the functions are exported."""
+    """Name of the target that functions are exported for."""
     return request.param
 
 
@@ -229,7 +229,7 @@ IN_THE_MODULE = {
     ),
 )
 def test_inside_a_users_jit_compile_the_module_checks(name: str) -> None:
-    """XLA drops assertions. If the body has no trouble with the sizes, JAX's own check speaks."""
+    """XLA drops assertions, so JAX's own check fails, unless the body fails first."""
     specs, constraints, shapes, text = IN_THE_MODULE[name]
     f = to_tf(function_of(add_up, specs, constraints))
     function = tf.function(f, input_signature=open_specs(shapes), autograph=False, jit_compile=True)

@@ -164,7 +164,7 @@ def test_a_tensorflow_that_cannot_inline_is_an_error(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take_away(monkeypatch, SEAM, "convert_variables_to_constants_v2")
-    with pytest.raises(ModuleError, match="cannot inline the functions of a graph, which locate"):
+    with pytest.raises(ModuleError, match="cannot replace variables by constants and inline"):
         verify(model, scaled_differently, samples=1, gradients=0, locate=True)
 
 

@@ -229,7 +229,7 @@ def _solve_sizes(
                 *check.reason,
             ]
             guards.require(check.operator, check.left, check.right, message)
-    return dict(solution.values), guards.operations()
+    return dict(solution.values), guards.last
 
 
 def _list_sizes(tensor: Any, aval: Aval) -> Sequence[Any]:

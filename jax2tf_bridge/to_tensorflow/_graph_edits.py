@@ -1,9 +1,10 @@
-"""Replaces the XlaCallModule ops of a SavedModel by TensorFlow's own operations."""
+"""Edits finished graphs: replaces operations by functions, and modules by operations."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -12,6 +13,122 @@ from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.to_tensorflow import _tf_compat
 from jax2tf_bridge.to_tensorflow._dtypes import op_spec
 from jax2tf_bridge.to_tensorflow._op import call_operations
+
+# Forms: functions that replace operations that a runtime lacks.
+
+Kernel: TypeAlias = Callable[..., tf.Tensor]
+"""Function of an operation's inputs."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """Replacement of an operation.
+
+    Attributes:
+      kernel: computes the result from the inputs.
+      inputs: the dtypes of the inputs.
+      output: the name of the result in the operation's definition.
+    """
+
+    kernel: Kernel
+    inputs: tuple[tf.DType, ...]
+    output: str
+
+
+def make_form(node: Any, kernel: Kernel) -> Form:
+    """Returns the form that replaces a node, an operation with one result."""
+    definition = _tf_compat.find_op_definition(node.op)
+    (output,) = definition.output_arg
+    inputs = tuple(_argument_dtype(node, argument) for argument in list_arguments(node, definition))
+    return Form(kernel, inputs, output.name)
+
+
+def find_attribute(node: Any, name: str) -> Any:
+    """Returns an attribute of a node; a SavedModel omits attributes with default values."""
+    if name in node.attr:
+        return node.attr[name]
+    definition = _tf_compat.find_op_definition(node.op)
+    defaults = () if definition is None else definition.attr
+    empty = tf.compat.v1.AttrValue()
+    return next((attr.default_value for attr in defaults if attr.name == name), empty)
+
+
+def find_node_dtype(node: Any, attribute: str) -> tf.DType | None:
+    """Returns the dtype in an attribute of a node; None if there is none."""
+    number = find_attribute(node, attribute).type
+    return tf.as_dtype(number) if number else None
+
+
+def list_arguments(node: Any, definition: Any) -> list[Any]:
+    """Returns the argument of the operation's definition to which each input belongs."""
+    return [
+        argument
+        for argument in definition.input_arg
+        for _ in range(find_attribute(node, argument.number_attr).i if argument.number_attr else 1)
+    ]
+
+
+def _argument_dtype(node: Any, argument: Any) -> tf.DType:
+    by_attribute = argument.type_attr and find_node_dtype(node, argument.type_attr)
+    return by_attribute or tf.as_dtype(argument.type)
+
+
+class FormFunctions:
+    """Functions that the nodes of a graph call in place of operations.
+
+    Args:
+      graph: the GraphDef.
+      prefix: the beginning of their names.
+    """
+
+    def __init__(self, graph: Any, prefix: str) -> None:
+        self._used_names = {function.signature.name for function in graph.library.function}
+        self._prefix = prefix
+        self._names: dict[tuple[Any, ...], str] = {}
+        self.definitions: list[Any] = []
+
+    def replace(self, node: Any, form: Form, *key: Any) -> None:
+        """Turns a node into a call of the function of a form.
+
+        Args:
+          node: the node, which is changed in place.
+          form: its form.
+          *key: what the form depends on besides the node's operation and attributes.
+        """
+        attributes = {k: v.SerializeToString() for k, v in node.attr.items() if k[0] != "_"}
+        # The name of a function in place of an operation's is a call of the function.
+        node.op = self.name_of((node.op, *key, *sorted(attributes.items())), form)
+        for name in attributes:
+            del node.attr[name]
+
+    def name_of(self, key: tuple[Any, ...], form: Form) -> str:
+        """Returns the name of the function for a key; it contains the key's first part."""
+        if key not in self._names:
+            name = f"{self._prefix}_{len(self._names)}_{key[0]}"
+            assert name not in self._used_names, "TensorFlow names functions otherwise"
+            self._names[key] = name
+            self.definitions += _make_definitions(name, form)
+        return self._names[key]
+
+
+def _make_definitions(name: str, form: Form) -> list[Any]:
+    """Makes the definitions of a function with this name, and of the functions that it calls."""
+
+    def call(*tensors: tf.Tensor) -> tf.Tensor:
+        return form.kernel(*tensors)
+
+    specs = [tf.TensorSpec(None, dtype) for dtype in form.inputs]
+    concrete = tf.function(call, input_signature=specs, autograph=False).get_concrete_function()
+    definition = concrete.function_def
+    definition.signature.name = name
+    # Other nodes find the result by its name in the operation's definition.
+    (result,) = definition.signature.output_arg
+    definition.ret[form.output] = definition.ret.pop(result.name)
+    result.name = form.output
+    return [definition, *concrete.graph.as_graph_def().library.function]
+
+
+# Modules: XlaCallModule ops of SavedModels become TensorFlow's own operations.
 
 _CALL_MODULE = "XlaCallModule"
 _CALL_OPS = ("PartitionedCall", "StatefulPartitionedCall")
@@ -35,13 +152,13 @@ def replace_call_modules(
     Raises:
       ModuleError: TensorFlow cannot express an operation of a module.
     """
-    kind = _tf_compat.saved_model_message()
-    if kind is None:
+    message_class = _tf_compat.saved_model_message()
+    if message_class is None:
         raise ModuleError(
             f"The installed TensorFlow {tf.__version__} lacks the SavedModel message that 2.15 to "
             "2.22 have. Retarget the SavedModel with one of these releases."
         )
-    model = kind()
+    model = message_class()
     model.ParseFromString(saved_model)
     for meta_graph in model.meta_graphs:
         _replace_call_modules(meta_graph, functions)
@@ -66,9 +183,9 @@ def _replace_call_modules(
             caller = _build_caller(functions[place, node.name])
             _rename_functions(caller.graph_def, f"operations_{len(callers)}", used_names)
             library.function.extend(caller.graph_def.library.function)
-            known = {operation.name for operation in operations.op}
-            listed = caller.meta_info_def.stripped_op_list.op
-            operations.op.extend(op for op in listed if op.name not in known)
+            names = {operation.name for operation in operations.op}
+            caller_ops = caller.meta_info_def.stripped_op_list.op
+            operations.op.extend(op for op in caller_ops if op.name not in names)
             callers[key] = caller
         call = next(n for n in callers[key].graph_def.node if n.op in _CALL_OPS)
         node.op = call.op
@@ -101,27 +218,27 @@ def _remove_checks(meta_graph: Any) -> None:
 
 
 def _drop_from_list(operations: Any, names: Collection[str]) -> None:
-    kept = [operation for operation in operations.op if operation.name not in names]
+    remaining = [operation for operation in operations.op if operation.name not in names]
     del operations.op[:]
-    operations.op.extend(kept)
+    operations.op.extend(remaining)
 
 
 def remove_operations(graph: Any, kinds: Collection[str]) -> None:
-    """Removes operations whose results no others use, also from what waits for them.
+    """Removes operations whose results no others use, and control inputs that name them.
 
     Args:
       graph: a GraphDef, which is changed in place.
       kinds: the kinds of operations.
     """
     for nodes in (graph.node, *(function.node_def for function in graph.library.function)):
-        kept = [node for node in nodes if node.op not in kinds]
-        if len(kept) == len(nodes):
+        control_inputs = {f"^{node.name}" for node in nodes if node.op in kinds}
+        if not control_inputs:
             continue
-        removed = {f"^{node.name}" for node in nodes if node.op in kinds}
-        for node in kept:
-            node.input[:] = [name for name in node.input if name not in removed]
+        remaining = [node for node in nodes if node.op not in kinds]
+        for node in remaining:
+            node.input[:] = [name for name in node.input if name not in control_inputs]
         del nodes[:]
-        nodes.extend(kept)
+        nodes.extend(remaining)
     for function in graph.library.function:
         names = {node.name for node in function.node_def}
         for name in [n for n, node in function.control_ret.items() if node not in names]:
@@ -163,6 +280,6 @@ def _rename_functions(graph: Any, prefix: str, used_names: set[str]) -> None:
         names[old] = function.signature.name = new
     for _, node in _iter_nodes(graph):
         for value in node.attr.values():
-            for called in (value.func, *value.list.func):
-                if called.name in names:
-                    called.name = names[called.name]
+            for callee in (value.func, *value.list.func):
+                if callee.name in names:  # else setting it would replace another value
+                    callee.name = names[callee.name]
