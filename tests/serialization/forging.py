@@ -134,7 +134,7 @@ def forged(**fields: Any) -> bytes:
 
 def rows(table: str, **values: Value) -> Fields:
     """Makes a table of the schema, by its fields' names."""
-    fields = getattr(_format, table)
+    fields = getattr(_format, f"{table}Record")
     return {fields[name.upper()]: value for name, value in values.items()}
 
 

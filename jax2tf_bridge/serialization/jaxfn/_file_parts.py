@@ -16,6 +16,7 @@ from jax2tf_bridge.errors import FileFormatError, SerializationError
 from jax2tf_bridge.portable import LiftedConstant, array_size
 from jax2tf_bridge.serialization._flatbuffer import FlatBufferTable
 from jax2tf_bridge.serialization.jaxfn import _format
+from jax2tf_bridge.serialization.jaxfn._format import FileRecord, FunctionRecord
 from jax2tf_bridge.serialization.jaxfn._pools import look_up_all
 from jax2tf_bridge.storage import OpenedFile
 
@@ -109,8 +110,8 @@ def locate_modules(tables: Sequence[FlatBufferTable], end: int) -> list[Part]:
             "module",
             f"the VJP of order {order}" if order else "the function",
             end,
-            table.integer(_format.Function.MODULE_SIZE),
-            format_crc32(table.integer(_format.Function.MODULE_CRC32)),
+            table.integer(FunctionRecord.MODULE_SIZE),
+            format_crc32(table.integer(FunctionRecord.MODULE_CRC32)),
         )
         parts.append(part)
         end = part.end
@@ -171,11 +172,11 @@ def locate_arrays(
     Raises:
       FileFormatError: the stored arrays do not match the constants.
     """
-    field = _format.File.ARRAY_DIGESTS
-    if not (root.has(field) or root.has(_format.File.ARRAY_SIZES)):
+    field = FileRecord.ARRAY_DIGESTS
+    if not (root.has(field) or root.has(FileRecord.ARRAY_SIZES)):
         return []
     digests = look_up_all(root, field, texts)
-    sizes = root.integers(_format.File.ARRAY_SIZES)
+    sizes = root.integers(FileRecord.ARRAY_SIZES)
     if len(digests) != len(sizes):
         raise root.error(
             field, "a digest and a size for each array", f"{len(digests)} and {len(sizes)}"
@@ -210,7 +211,7 @@ def _map_digests_to_names(
             continue
         if size != sizes[aval]:
             raise root.error(
-                _format.File.ARRAY_SIZES,
+                FileRecord.ARRAY_SIZES,
                 f"{sizes[aval]} bytes for {constant.aval!s:.80}",
                 f"{size}",
             )
