@@ -41,7 +41,7 @@ from jax2tf_bridge.portable import (
     NoGradient,
     PortableFunction,
     as_portable_function,
-    canonical_checks,
+    as_safety_checks,
     flat_call,
     flat_names,
     flat_tuple,
@@ -203,7 +203,7 @@ def _make_portable(
             kept_arguments=tuple(exported.module_kept_var_idx),
             platforms=tuple(exported.platforms),
             uses_shape_polymorphism=exported.uses_global_constants or bool(symbolic),
-            disabled_checks=canonical_checks(exported.disabled_safety_checks),
+            disabled_checks=as_safety_checks(exported.disabled_safety_checks),
             nr_devices=exported.nr_devices,
         ),
         constraints=constraints,
@@ -288,7 +288,7 @@ def _update_module(portable: PortableFunction) -> bytes:
     _load_lapack()
     module = read_stablehlo_module(portable)
     rewrite_calls(module, portable.name, None)
-    for call in module.custom_calls():
+    for call in module.describe_custom_calls():
         if is_retired(call.name):
             raise UnsupportedByTargetError(
                 f"{portable.name} cannot run under JAX {jax.__version__}: the custom call "

@@ -27,11 +27,11 @@ from jax2tf_bridge.from_jax.shapes import SYMBOLIC, Specs, symbolic_specs
 from jax2tf_bridge.from_jax.trees import rebuild_tree, spec_of_structure
 from jax2tf_bridge.portable import (
     NOT_STRICT,
+    DisabledSafetyCheck,
     PortableFunction,
     as_portable_function,
-    canonical_checks,
+    as_safety_checks,
 )
-from jax2tf_bridge.portable import DisabledSafetyCheck as PortableSafetyCheck
 from jax2tf_bridge.serialization.jax_exported import make_argument_names
 from jax2tf_bridge.targets import TENSORFLOW_RELEASES
 
@@ -65,9 +65,10 @@ def symbolic_dim_bounds(dimension: Any) -> tuple[float, float]:
     return shape_poly.symbolic_dim_bounds(dim_from_jax(dimension), scope_from_jax(dimension.scope))
 
 
-class DisabledSafetyCheck(jax_export.DisabledSafetyCheck):
+class JaxDisabledSafetyCheck(jax_export.DisabledSafetyCheck):
     """A safety check to skip. It can be passed to JAX as well.
 
+    >>> from jax2tf_bridge.jax_export import DisabledSafetyCheck
     >>> DisabledSafetyCheck.custom_call("my_kernel").is_custom_call()
     'my_kernel'
     >>> DisabledSafetyCheck.shardings(), DisabledSafetyCheck.platform()
@@ -75,20 +76,20 @@ class DisabledSafetyCheck(jax_export.DisabledSafetyCheck):
     """
 
     @classmethod
-    def shardings(cls) -> DisabledSafetyCheck:
+    def shardings(cls) -> JaxDisabledSafetyCheck:
         """Allows TensorFlow to run a sharded function on a single device.
 
         The results are the same. JAX does not have this check, and its file format omits it.
         """
-        return cls(str(PortableSafetyCheck.shardings()))
+        return cls(str(DisabledSafetyCheck.shardings()))
 
     @classmethod
-    def debug_effects(cls) -> DisabledSafetyCheck:
+    def debug_effects(cls) -> JaxDisabledSafetyCheck:
         """Removes calls of jax.debug (print, callback, breakpoint) from an export.
 
         They do not affect the results. JAX does not have this check, and its file format omits it.
         """
-        return cls(str(PortableSafetyCheck.debug_effects()))
+        return cls(str(DisabledSafetyCheck.debug_effects()))
 
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(jax_export.Exported))
@@ -286,7 +287,7 @@ _UPDATES: Mapping[str, Callable[[PortableFunction, Any], PortableFunction]] = Ma
         "out_tree": _with_out_tree,
         "disabled_safety_checks": lambda portable, checks: dataclasses.replace(
             portable,
-            module=dataclasses.replace(portable.module, disabled_checks=canonical_checks(checks)),
+            module=dataclasses.replace(portable.module, disabled_checks=as_safety_checks(checks)),
         ),
     }
 )

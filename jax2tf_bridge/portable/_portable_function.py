@@ -14,16 +14,17 @@ from jax2tf_bridge._utils import once_per_object, some
 from jax2tf_bridge.bytecode import version_text
 from jax2tf_bridge.errors import FunctionError, ModuleError
 from jax2tf_bridge.portable._aval import Aval, LiftedConstant, Port, Sharding
-from jax2tf_bridge.portable._custom_calls import (
-    custom_calls_of,
-    has_kernel,
-    mark_calls_handled,
-    no_handler_text,
-    releases_that_run,
-    unhandled_anywhere,
-)
 from jax2tf_bridge.portable._gradient import Gradient, NoGradient, StoredGradient
-from jax2tf_bridge.portable._module import GraphFunction, Module
+from jax2tf_bridge.portable._module import (
+    GraphFunction,
+    Module,
+    find_calls_to_check,
+    find_releases_for,
+    find_unhandled_calls,
+    mark_calls_handled,
+    needs_tpu_runtime,
+    no_handler_text,
+)
 from jax2tf_bridge.portable._tree_spec import (
     CallStructure,
     TreeSpec,
@@ -165,7 +166,7 @@ class PortableFunction:
         """The known TensorFlow releases that can run it."""
         if not self.target.xla:
             return tuple(TENSORFLOW_RELEASES)
-        return releases_that_run(self.module, custom_calls_of(self.module))
+        return find_releases_for(self.module, find_calls_to_check(self.module))
 
     def gradient_problem(self) -> str | None:
         """Returns why `vjp` would fail, if that is known without exporting it."""
@@ -196,7 +197,9 @@ class PortableFunction:
         if order < 0:
             raise ValueError(f"order must be at least 0. Got: {order}")
         if order == 0:
-            gradient: Gradient = NoGradient("only lower orders were materialised")
+            gradient: Gradient = NoGradient(
+                "only VJPs of lower orders were made; call with_vjp with a higher order"
+            )
         else:
             gradient = StoredGradient(self.vjp().with_vjp(order - 1))
         function = replace(self, gradient=gradient)
@@ -259,11 +262,11 @@ class PortableFunction:
             return (
                 f"TensorFlow: {_format_releases(self.tensorflow_releases)}, as its own operations"
             )
-        names = custom_calls_of(self.module)
-        calls = unhandled_anywhere(self.module, names)
-        if calls:
-            return f"no TensorFlow: {no_handler_text(calls)}; see retarget"
-        if has_kernel(self.module, names):
+        calls = find_calls_to_check(self.module)
+        unhandled = find_unhandled_calls(self.module, calls)
+        if unhandled:
+            return f"no TensorFlow: {no_handler_text(unhandled)}; see retarget"
+        if needs_tpu_runtime(self.module, calls):
             return (
                 "only those TPUs whose runtime supports the Pallas kernels of its JAX; no known "
                 "TensorFlow release has one"
@@ -419,16 +422,16 @@ def read_constant(portable: PortableFunction, constant: LiftedConstant) -> np.nd
             f"({constant.aval}), which its portable function does not hold: it was written "
             "without arrays. Write the file with arrays=True, or pass the weights as an argument."
         )
-    stored, passed = (
+    module_dtype, op_dtype = (
         find_dtype(name) for name in (constant.aval.module_dtype, constant.aval.op_dtype)
     )
-    assert stored is not None, "a constant has a dtype of the table"
-    assert passed is not None, "a constant has a dtype of the table"
-    array = np.frombuffer(constant.data, stored.numpy()).astype(passed.numpy(), copy=False)
+    assert module_dtype is not None, "a constant has a dtype of the table"
+    assert op_dtype is not None, "a constant has a dtype of the table"
+    array = np.frombuffer(constant.data, module_dtype.numpy()).astype(op_dtype.numpy(), copy=False)
     return array.reshape(constant.aval.known_op_shape)
 
 
-def key_paths(portable: PortableFunction, weight_count: int) -> tuple[str, ...]:
+def find_prng_keys(portable: PortableFunction, weight_count: int) -> tuple[str, ...]:
     """Returns the paths of the PRNG keys among the weights that the module reads.
 
     Args:
@@ -440,10 +443,10 @@ def key_paths(portable: PortableFunction, weight_count: int) -> tuple[str, ...]:
     return tuple(port.path for i, port in weights if port.aval.is_key and i in kept)
 
 
-def keys_text(paths: Sequence[str], signature: str = "") -> str:
+def prng_keys_text(paths: Sequence[str], signature: str = "") -> str:
     """Explains the effect of PRNG keys among the weights.
 
-    >>> print(keys_text(["params['rngs']['dropout']"]))  # doctest: +ELLIPSIS
+    >>> print(prng_keys_text(["params['rngs']['dropout']"]))  # doctest: +ELLIPSIS
     the results depend on a PRNG key among the weights (params['rngs']['dropout']): ...
     """
     keys = "a PRNG key" if len(paths) == 1 else f"{len(paths)} PRNG keys"

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from jax2tf_bridge.errors import ModuleError
-from jax2tf_bridge.portable import CUSTOM_CALL, GraphFunction, PortableFunction
+from jax2tf_bridge.portable import CALL_TF_TARGET, GraphFunction, PortableFunction
 
 _ARGUMENT, _RESULT = re.compile(r"x(\d+)"), re.compile(r"y(\d+)")
 
@@ -31,7 +31,7 @@ def check_graph_functions(portable: PortableFunction, max_call_results: int | No
     """
     if max_call_results is not None and not portable.graph_functions:
         raise ModuleError(
-            f"The module of {portable.name} calls TensorFlow functions ({CUSTOM_CALL}) that its "
+            f"The module of {portable.name} calls TensorFlow functions ({CALL_TF_TARGET}) that its "
             "portable function does not hold: it was not exported by this bridge. Export the "
             "function again with jax2tf_bridge.export and call_tf(..., call_tf_graph=True)."
         )

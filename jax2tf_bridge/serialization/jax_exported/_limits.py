@@ -12,8 +12,8 @@ from jax2tf_bridge.portable import (
     DisabledSafetyCheck,
     PortableFunction,
     TreeSpec,
+    drop_own_checks,
     function_problem,
-    shared_checks,
 )
 from jax2tf_bridge.serialization._flatbuffer import MAX_DEPTH
 from jax2tf_bridge.serialization._stored_types import format_registration_call, serialize_node_type
@@ -102,7 +102,7 @@ def check_writable(portable: PortableFunction) -> WritableFunction:
     ]
     problems += [
         f"the disabled safety check {str(check)!r} is unknown to the format"
-        for check in shared_checks(portable.module.disabled_checks)
+        for check in drop_own_checks(portable.module.disabled_checks)
         if check != DisabledSafetyCheck.platform() and check.is_custom_call() is None
     ]
     shardings = dict.fromkeys((*portable.in_shardings, *portable.out_shardings))

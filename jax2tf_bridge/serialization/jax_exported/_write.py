@@ -14,7 +14,7 @@ from jax2tf_bridge.portable import (
     PortableFunction,
     Sharding,
     TreeSpec,
-    shared_checks,
+    drop_own_checks,
 )
 from jax2tf_bridge.serialization._flatbuffer import (
     MAX_DEPTH,
@@ -112,7 +112,7 @@ def _make_fields(
         for effects in (portable.ordered_effects, portable.unordered_effects)
     )
     checks = [
-        writer.table(_make_check_table(c)) for c in shared_checks(portable.module.disabled_checks)
+        writer.table(_make_check_table(c)) for c in drop_own_checks(portable.module.disabled_checks)
     ]
     yield ExportedField.FUNCTION_NAME, portable.name
     yield ExportedField.IN_TREE, write_tree(writer, function.in_tree)
