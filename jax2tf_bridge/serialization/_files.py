@@ -70,8 +70,8 @@ def deserialize(
     if not _is_jaxfn(view):
         # VJPs are read from the bytes later, so the bytes must be immutable.
         return _read_jax_format(data if isinstance(data, bytes) else bytes(view), file)
-    stored = _parse_structure(view, len(view), file)
-    return stored.portable(copy_parts(view, stored.parts, file))
+    structure = _parse_structure(view, len(view), file)
+    return structure.make_portable(copy_parts(view, structure.parts, file))
 
 
 def write_function(
@@ -135,10 +135,10 @@ def read_function(path: str | os.PathLike[str]) -> PortableFunction:
         header = parse_header(start, size, name)
         if header.structure_size > len(start):
             start += read_part(handle, header.structure_size - len(start), name)
-        stored = _parse_structure(memoryview(start), size, name)
+        structure = _parse_structure(memoryview(start), size, name)
         # Modules and arrays are read directly into the bytes that the function keeps.
         handle.seek(header.structure_size)
-        return stored.portable(read_parts(handle, stored.parts, name))
+        return structure.make_portable(read_parts(handle, structure.parts, name))
 
 
 def _is_jaxfn(start: memoryview) -> bool:

@@ -403,7 +403,7 @@ class FlatBufferWriter:
     ...     AXIS_NAMES = "[string]"
     ...     DEVICES = "uint", 1
     >>> writer = FlatBufferWriter()
-    >>> mesh = writer.table({Mesh.AXIS_NAMES: ["x", "y"], Mesh.DEVICES: 8})
+    >>> mesh = writer.write_table({Mesh.AXIS_NAMES: ["x", "y"], Mesh.DEVICES: 8})
     >>> len(writer.finish(mesh))
     52
     """
@@ -413,7 +413,7 @@ class FlatBufferWriter:
         self._builder = flatbuffers.Builder(size)
         self._skip_empty = skip_empty
 
-    def table(self, fields: Fields) -> Offset:
+    def write_table(self, fields: Fields) -> Offset:
         """Writes a table. Omits fields that are None, and scalars that equal their default."""
         builder, written = self._builder, self._write_all(fields)
         builder.StartObject(1 + max((field for field, _ in written), default=-1))
@@ -452,7 +452,7 @@ class FlatBufferWriter:
         if isinstance(value, (list, tuple)):  # first, since a test for Mapping is slow
             return self._write_vector(field, value)
         if isinstance(value, (Mapping, Iterator)):
-            return self.table(value)
+            return self.write_table(value)
         return self._write_vector(field, value)
 
     def _write_vector(self, field: Field, values: Any) -> int | None:

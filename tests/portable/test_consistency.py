@@ -24,7 +24,7 @@ from jax2tf_bridge.portable import (
 
 # Private: the writers' checks are switched off, so that the readers meet inconsistent files.
 from jax2tf_bridge.serialization import _vjp_chain, deserialize, serialize
-from jax2tf_bridge.serialization.jax_exported import _limits as _exported_limits
+from jax2tf_bridge.serialization.jax_exported import _write as _exported_write
 from jax2tf_bridge.serialization.jax_exported import read_asserted_constraints
 from jax2tf_bridge.serialization.jaxfn import _write as _jaxfn_write
 from shape_poly import Comparison, DimExpr, parse_comparison
@@ -50,7 +50,7 @@ def simple(**changes: Any) -> PortableFunction:
 
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the writers write anything, as somebody else's may."""
-    for module in (_jaxfn_write, _exported_limits):
+    for module in (_jaxfn_write, _exported_write):
         monkeypatch.setattr(module, "function_problem", lambda *_: None)
     monkeypatch.setattr(_vjp_chain, "vjp_problem", lambda *_: None)
 

@@ -141,7 +141,7 @@ def rows(table: str, **values: Value) -> Fields:
 def file_of(writer: FlatBufferWriter | None = None, **values: Value) -> bytes:
     """Writes a file with these fields in its root, and without modules."""
     writer = writer or FlatBufferWriter(skip_empty=True)
-    root = writer.table(rows("File", **values))
+    root = writer.write_table(rows("File", **values))
     structure = bytearray(writer.finish(root, _format.IDENTIFIER, _format.HEADER_ROOM))
     _format.fill_header(structure, 0)
     return bytes(structure)

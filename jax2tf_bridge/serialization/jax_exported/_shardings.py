@@ -17,10 +17,10 @@ from jax2tf_bridge.serialization.jax_exported._schema import (
     NamedShardingField,
     PartitionField,
     ShardingField,
+    ShardingKind,
     SpecField,
 )
 
-_UNSPECIFIED = 0
 _INDEX_FIELDS = {
     ExportedField.IN_SHARDINGS: ExportedField.IN_SHARDINGS_IDXS,
     ExportedField.OUT_SHARDINGS: ExportedField.OUT_SHARDINGS_IDXS,
@@ -46,24 +46,26 @@ class ShardingReader:
         shardings = exported.tables(ExportedField.UNIQUE_NAMED_SHARDINGS)
         self._shardings = (None, *map(self._read_named, shardings))
 
-    def shardings(self, field: ExportedField, count: int) -> tuple[Sharding | None, ...]:
+    def read(self, field: ExportedField, count: int) -> tuple[Sharding | None, ...]:
         """Reads the shardings of the `count` arguments or results."""
         exported, index_field = self._exported, _INDEX_FIELDS[field]
         indices = exported.integers(index_field)
-        result: tuple[Sharding | None, ...]
-        if indices:
-            if max(indices) >= len(self._shardings):
-                raise exported.error(
-                    index_field, f"indices up to {len(self._shardings) - 1}", f"{max(indices)}"
-                )
-            field, result = index_field, tuple(self._shardings[i] for i in indices)
-        elif exported.has(field):
-            result = tuple(map(self._read_sharding, exported.tables(field)))
-        else:
-            result = (None,) * count
-        if len(result) != count:
-            raise exported.error(field, f"{count} shardings, one for each value", f"{len(result)}")
-        return result
+        if max(indices, default=0) >= len(self._shardings):
+            raise exported.error(
+                index_field, f"indices up to {len(self._shardings) - 1}", f"{max(indices)}"
+            )
+        if not indices and not exported.has(field):
+            return (None,) * count
+        shardings = [self._shardings[i] for i in indices] or [
+            self._read_sharding(table) for table in exported.tables(field)
+        ]
+        if len(shardings) != count:
+            raise exported.error(
+                index_field if indices else field,
+                f"{count} shardings, one for each value",
+                f"{len(shardings)}",
+            )
+        return tuple(shardings)
 
     def _read_sharding(self, table: FlatBufferTable) -> Sharding | None:
         named = table.table(ShardingField.NAMED_SHARDING)
@@ -73,7 +75,7 @@ class ShardingReader:
         if hlo is not None:
             return Sharding(hlo=bytes(hlo) or REPLICATED)
         kind = table.integer(ShardingField.KIND)
-        if kind != _UNSPECIFIED:
+        if kind != ShardingKind.UNSPECIFIED:
             raise table.error(ShardingField.KIND, "0 where there is no sharding", f"{kind}")
         return None
 

@@ -113,7 +113,7 @@ def optional_bytes(table: FlatBufferTable, field: Field) -> bytes | None:
 _MAX_SIZE = 2**63 - 1
 
 
-def avals_table(avals: Sequence[Aval], texts: Pool[str]) -> Fields:
+def make_avals_table(avals: Sequence[Aval], texts: Pool[str]) -> Fields:
     """Makes the table of all abstract values. Adds their texts to a pool.
 
     Raises:

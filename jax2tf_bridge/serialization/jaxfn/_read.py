@@ -66,7 +66,7 @@ class ValidatedStructure:
     parts: tuple[Part, ...]
     vjp_missing_because: str
 
-    def portable(self, contents: Sequence[bytes]) -> PortableFunction:
+    def make_portable(self, contents: Sequence[bytes]) -> PortableFunction:
         """Makes the portable function; `contents` are the bytes of each of the `parts`."""
         count = len(self.functions)
         arrays = {

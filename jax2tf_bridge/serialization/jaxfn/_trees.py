@@ -65,7 +65,7 @@ class TreeWriter:
         self._types = Pool[EncodedType]()
         self._names = StoredNames()
 
-    def table(self) -> Fields:
+    def make_table(self) -> Fields:
         return {
             TreesRecord.KINDS: self._kinds,
             TreesRecord.COUNTS: self._counts,
@@ -73,10 +73,10 @@ class TreeWriter:
             TreesRecord.TYPES: self._type_indices,
         }
 
-    def key_tables(self) -> list[Fields]:
-        return list(map(key_table, self._keys.values()))
+    def make_key_tables(self) -> list[Fields]:
+        return list(map(_make_key_table, self._keys.values()))
 
-    def type_tables(self) -> list[Fields]:
+    def make_type_tables(self) -> list[Fields]:
         return [
             {
                 NodeTypeRecord.NAME: self._texts.index(node_type.name),
@@ -128,21 +128,21 @@ class TreeWriter:
             )
         self._kinds.append(kind)
         self._counts.append(len(node.children))
-        self._key_indices += [self._encode_key(key, where) for key in node.keys]
+        self._key_indices += [self._add_key(key, where) for key in node.keys]
         if kind in _KINDS_WITH_TYPE:
-            self._type_indices.append(self._types.index(self._encode_type(node, where)))
+            self._type_indices.append(self._add_type(node, where))
 
-    def _encode_key(self, key: Hashable, where: _Place) -> int:
-        encoded = encode_key(key)
+    def _add_key(self, key: Hashable, where: _Place) -> int:
+        encoded = _encode_key(key)
         if encoded is None:
-            raise unwritable_key_error(key, _format_path(where))
+            raise _make_key_error(key, _format_path(where))
         if isinstance(key, str):
             return self._texts.index(key)
         return _format.KEY_INDEX_FLAG | self._keys.index(encoded)
 
-    def _encode_type(self, node: TreeSpec, where: _Place) -> EncodedType:
+    def _add_type(self, node: TreeSpec, where: _Place) -> int:
         try:
-            return _make_encoded_type(self._names.add_stored_type(node))
+            return self._types.index(_make_encoded_type(self._names.add_stored_type(node)))
         except SerializationError as e:
             raise SerializationError(f"{_format_path(where)}: {e}") from e
 
@@ -180,7 +180,7 @@ class TreeReader:
     def __init__(self, file: FlatBufferTable, texts: Sequence[str]) -> None:
         """Reads the keys and types that the structures share; `file` is the root table."""
         self._texts = texts
-        self._keys = [decode_key(table) for table in file.tables(FileRecord.KEYS)]
+        self._keys = [_decode_key(table) for table in file.tables(FileRecord.KEYS)]
         self._types = [
             _read_node_type(table, texts) for table in file.tables(FileRecord.NODE_TYPES)
         ]
@@ -322,13 +322,13 @@ class EncodedKey:
     items: tuple[EncodedKey, ...] = ()
 
 
-def encode_key(key: Hashable, depth: int = 1) -> EncodedKey | None:
+def _encode_key(key: Hashable, depth: int = 1) -> EncodedKey | None:
     """Encodes a key for a file; None if a file cannot hold it.
 
     Files do not hold subclasses, since they would be read back as their base classes.
     """
     if isinstance(key, tuple) and type(key) is tuple and depth < _MAX_DEPTH:
-        items = [encode_key(item, depth + 1) for item in key]
+        items = [_encode_key(item, depth + 1) for item in key]
         complete = tuple(item for item in items if item is not None)
         if len(complete) == len(items):
             return EncodedKey(_format.KEY_KINDS.index("tuple"), b"", complete)
@@ -345,15 +345,15 @@ def encode_key(key: Hashable, depth: int = 1) -> EncodedKey | None:
     return EncodedKey(_format.KEY_KINDS.index(kind), data)
 
 
-def key_table(key: EncodedKey) -> Fields:
+def _make_key_table(key: EncodedKey) -> Fields:
     return {
         KeyRecord.KIND: key.kind,
         KeyRecord.DATA: key.data or None,
-        KeyRecord.ITEMS: list(map(key_table, key.items)),
+        KeyRecord.ITEMS: list(map(_make_key_table, key.items)),
     }
 
 
-def unwritable_key_error(key: Hashable, place: str) -> SerializationError:
+def _make_key_error(key: Hashable, place: str) -> SerializationError:
     """Returns the error for a key that a file cannot hold; `place` is the path to its dict."""
     try:
         shown = repr(key)
@@ -366,7 +366,7 @@ def unwritable_key_error(key: Hashable, place: str) -> SerializationError:
     )
 
 
-def decode_key(table: FlatBufferTable, depth: int = 1) -> Hashable:
+def _decode_key(table: FlatBufferTable, depth: int = 1) -> Hashable:
     number = table.integer(KeyRecord.KIND)
     if number >= len(_format.KEY_KINDS):
         raise table.error(
@@ -376,7 +376,7 @@ def decode_key(table: FlatBufferTable, depth: int = 1) -> Hashable:
     if kind == "tuple":
         if depth >= _MAX_DEPTH:
             raise table.error(None, f"tuples nested at most {_MAX_DEPTH} deep", "more")
-        return tuple(decode_key(item, depth + 1) for item in table.tables(KeyRecord.ITEMS))
+        return tuple(_decode_key(item, depth + 1) for item in table.tables(KeyRecord.ITEMS))
     # integers() charges the budget; a hostile file may refer to the same bytes a million times.
     data = bytes(table.integers(KeyRecord.DATA))
     if kind == "none":

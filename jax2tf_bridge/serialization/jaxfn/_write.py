@@ -36,7 +36,7 @@ from jax2tf_bridge.serialization.jaxfn._format import (
     MeshRecord,
     ShardingRecord,
 )
-from jax2tf_bridge.serialization.jaxfn._pools import Pool, avals_table, encode_texts
+from jax2tf_bridge.serialization.jaxfn._pools import Pool, encode_texts, make_avals_table
 from jax2tf_bridge.serialization.jaxfn._trees import StructureName, TreeWriter
 
 
@@ -63,15 +63,16 @@ def file_parts(
     functions, missing_because = _collect_functions(portable, vjp_order)
     writer = _StructureWriter()
     try:
-        structure = writer.structure(functions, missing_because, arrays)
+        structure = writer.write(functions, missing_because, arrays)
     except BuilderSizeError as e:
         raise _make_size_error(portable.name) from e
     if len(structure) > _format.MAX_STRUCTURE_SIZE:
         raise _make_size_error(portable.name)
     rest = [function.module.data for function in functions]
     rest += pad_arrays(writer.arrays.values(), len(structure) + sum(map(len, rest)))
-    has_graphs = any(function.graph_functions for function in functions)
-    version = _format.GRAPH_FUNCTIONS_VERSION if has_graphs else _format.FIRST_VERSION
+    version = _format.FIRST_VERSION
+    if any(f.graph_functions for f in functions):
+        version = _format.GRAPH_FUNCTIONS_VERSION
     if any(not f.target.xla or f.tensorflow_differentiates for f in functions):
         version = _format.WITHOUT_XLA_VERSION
     _format.fill_header(structure, sum(map(len, rest)), version)
@@ -103,7 +104,7 @@ class _StructureWriter:
     """Writer of the structure of one file.
 
     Attributes:
-      arrays: the arrays to write after the modules, by digest. `structure` sets it.
+      arrays: the arrays to write after the modules, by digest. `write` sets it.
     """
 
     def __init__(self) -> None:
@@ -118,13 +119,13 @@ class _StructureWriter:
         self._lowerings: dict[tuple[Any, ...], int] = {}
         self._lowering_tables: list[Offset] = []
 
-    def structure(
+    def write(
         self, functions: Sequence[PortableFunction], missing_because: str, arrays: bool
     ) -> bytearray:
         tables = []
         for function in functions:
             try:
-                tables.append(self._writer.table(self._iter_function_fields(function)))
+                tables.append(self._writer.write_table(self._iter_function_fields(function)))
             except SerializationError as e:
                 raise SerializationError(f"{function.name} cannot be written: {e}") from e
         if arrays:
@@ -136,7 +137,7 @@ class _StructureWriter:
         fields = self._writer.write_parts(self._iter_file_fields(tables, missing_because))
         # Texts come last, since all other tables add to them.
         texts = encode_texts(self._texts.values())
-        root = self._writer.table(
+        root = self._writer.write_table(
             {
                 FileRecord.TEXT: b"".join(texts),
                 FileRecord.TEXT_SIZES: [len(text) for text in texts],
@@ -152,11 +153,11 @@ class _StructureWriter:
         yield FileRecord.FUNCTIONS, functions
         yield FileRecord.VJP_MISSING_BECAUSE, self._texts.index(missing_because)
         yield FileRecord.LOWERINGS, self._lowering_tables
-        yield FileRecord.AVALS, avals_table(self._avals.values(), self._texts)
+        yield FileRecord.AVALS, make_avals_table(self._avals.values(), self._texts)
         trees = self._trees
-        yield FileRecord.TREES, trees.table()
-        types = list(map(self._writer.table, trees.type_tables()))
-        yield FileRecord.KEYS, trees.key_tables()
+        yield FileRecord.TREES, trees.make_table()
+        types = list(map(self._writer.write_table, trees.make_type_tables()))
+        yield FileRecord.KEYS, trees.make_key_tables()
         yield FileRecord.NODE_TYPES, types
         meshes = Pool[AbstractMesh]()
         yield (
@@ -224,7 +225,7 @@ class _StructureWriter:
         if key in self._lowerings:
             return self._lowerings[key]
         texts, dropped = self._texts, function.dropped_platforms
-        table = self._writer.table(
+        table = self._writer.write_table(
             {
                 LoweringRecord.STABLEHLO_VERSION: _flatten_versions([module.stablehlo_version]),
                 LoweringRecord.CALLING_CONVENTION_VERSION: module.calling_convention_version,
