@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -84,6 +85,11 @@ class Sharding:
     reduced: tuple[str, ...] = ()
     memory_kind: str | None = None
     hlo: bytes = b""
+
+    def find_unknown_axes(self) -> list[str]:
+        """Returns the axes that the mesh lacks, sorted."""
+        axes = {*self.unreduced, *self.reduced, *itertools.chain(*self.partitions)}
+        return sorted(axes.difference(self.mesh.axis_names if self.mesh else ()))
 
     def __str__(self) -> str:
         if self.mesh is None:

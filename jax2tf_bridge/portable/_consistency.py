@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from jax2tf_bridge._dtypes import ELEMENT_TYPES
 from jax2tf_bridge.errors import ModuleError, format_bullets
@@ -11,6 +12,8 @@ from jax2tf_bridge.portable._aval import Aval, LiftedConstant, array_size
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._tree_spec import TreeSpec
 from shape_poly import Comparison, DimensionSyntaxError, DimExpr, parse_comparison
+
+T = TypeVar("T")
 
 MAX_TEXT = 1 << 17
 """Maximum number of characters of all symbolic sizes of a file; parsing takes a few seconds."""
@@ -78,6 +81,7 @@ def function_problem(
         or _compare_counts("out_avals", out_avals, out_leaves, "leaves of out_tree")
         or _compare_counts("in_shardings", len(portable.in_shardings), in_avals, "in_avals")
         or _compare_counts("out_shardings", len(portable.out_shardings), out_avals, "out_avals")
+        or _find_sharding_problem(portable)
         or _find_kept_problem(portable.module.kept_arguments, in_avals)
         or (None if portable.platforms else "platforms is empty")
         or _compare_counts(
@@ -112,7 +116,7 @@ def vjp_problem(
     )
 
 
-# Files refer to abstract values by number, so a small file may repeat a large one many times.
+# Files refer to such objects by number, so a small file may repeat a large one many times.
 # Therefore each object is processed once.
 def _make_cotangents(avals: Sequence[Aval]) -> list[Aval]:
     cotangents = {
@@ -122,8 +126,8 @@ def _make_cotangents(avals: Sequence[Aval]) -> list[Aval]:
     return [cotangents[id(aval)] for aval in avals]
 
 
-def _iter_distinct(avals: Sequence[Aval]) -> Iterable[Aval]:
-    return {id(aval): aval for aval in avals}.values()
+def _iter_distinct(values: Iterable[T]) -> Iterable[T]:
+    return {id(value): value for value in values}.values()
 
 
 def _find_type_problem(name: str, avals: Sequence[Aval], expected: Sequence[Aval]) -> str | None:
@@ -159,9 +163,19 @@ def _find_call_problem(portable: PortableFunction) -> str | None:
     return _compare_counts("argument_names", names, len(arguments.children), "arguments")
 
 
+def _find_sharding_problem(portable: PortableFunction) -> str | None:
+    for name in ("in_shardings", "out_shardings"):
+        for sharding in _iter_distinct(getattr(portable, name)):
+            axes = [] if sharding is None else sharding.find_unknown_axes()
+            if axes:
+                mesh = str(sharding.mesh)
+                return (
+                    f"{name} have the axes {', '.join(axes):.80}, which the mesh {mesh:.80} lacks"
+                )
+    return None
+
+
 def _find_kept_problem(kept: Sequence[int], in_avals: int) -> str | None:
-    if tuple(kept) == tuple(range(in_avals)):
-        return None
     previous = -1
     for index in kept:
         if not previous < index < in_avals:

@@ -28,7 +28,9 @@ from jax2tf_bridge.serialization.jaxfn import _format
 from shape_poly import DimExpr
 from tests.serialization.records import changed, constant, simple, with_vjps
 
-MESH = AbstractMesh(("x",), (2,), ("auto",), AbstractDevice("TPU v5", "tpu", 1))
+MESH = AbstractMesh(
+    ("x", "u", "r"), (2, 1, 1), ("auto", "auto", "auto"), AbstractDevice("TPU v5", "tpu", 1)
+)
 TREE = TreeSpec(
     "dict",
     keys=("a", 1, (None, b"b", 2.5)),

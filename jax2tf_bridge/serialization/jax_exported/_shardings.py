@@ -97,7 +97,7 @@ class ShardingReader:
         spec = table.table(NamedShardingField.SPEC)
         if spec is None:
             raise table.error(NamedShardingField.SPEC, "a partition spec", "none")
-        sharding = Sharding(
+        return Sharding(
             mesh=mesh,
             partitions=tuple(
                 partition.strings(PartitionField.AXES)
@@ -107,11 +107,6 @@ class ShardingReader:
             reduced=tuple(sorted(spec.strings(SpecField.REDUCED))),
             memory_kind=table.string(NamedShardingField.MEMORY_KIND),
         )
-        used = {axis for axes in sharding.partitions for axis in axes}
-        unknown = used.union(sharding.unreduced, sharding.reduced) - set(mesh.axis_names)
-        if unknown:
-            raise spec.error(None, f"axes of the mesh {mesh}", ", ".join(sorted(unknown)))
-        return sharding
 
 
 def _read_mesh(table: FlatBufferTable) -> AbstractMesh:
