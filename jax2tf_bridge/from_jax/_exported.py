@@ -15,6 +15,7 @@ from jax import export as jax_export
 
 from jax2tf_bridge._dtypes import ELEMENT_TYPES
 from jax2tf_bridge._utils import once_per_object
+from jax2tf_bridge.bytecode import read_stablehlo_version
 from jax2tf_bridge.errors import FunctionError, ShapeError, UnsupportedByTargetError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._archives import is_retired, rewrite_calls
@@ -54,7 +55,6 @@ from jax2tf_bridge.serialization.jax_exported import (
     check_writable_chain,
     make_argument_names,
     read_asserted_constraints,
-    read_stablehlo_version,
     write_exported,
 )
 from jax2tf_bridge.targets import Target

@@ -27,6 +27,7 @@ from jax2tf_bridge.portable._aval import variables_in as variables_in
 from jax2tf_bridge.portable._called_function import call_avals as call_avals
 from jax2tf_bridge.portable._called_function import call_problem as call_problem
 from jax2tf_bridge.portable._called_function import make_called_function as make_called_function
+from jax2tf_bridge.portable._called_function import name_open_sizes as name_open_sizes
 from jax2tf_bridge.portable._called_function import read_tensor_type as read_tensor_type
 from jax2tf_bridge.portable._consistency import MAX_TEXT as MAX_TEXT
 from jax2tf_bridge.portable._consistency import Comparisons as Comparisons

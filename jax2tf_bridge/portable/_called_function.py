@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from jax2tf_bridge._dtypes import DTYPES_BY_ELEMENT_TYPE
@@ -95,6 +95,18 @@ def read_tensor_type(text: str) -> tuple[list[str], str] | None:
     return match[1].split("x")[:-1], DTYPES_BY_ELEMENT_TYPE[match[2]]
 
 
+def name_open_sizes(sizes: Iterable[str], prefix: str) -> tuple[Dim, ...]:
+    """Converts the sizes of an MLIR type; open sizes become variables.
+
+    >>> name_open_sizes(["?", "3"], "x0")
+    (DimExpr('x0_0'), 3)
+    """
+    return tuple(
+        parse_dimension(f"{prefix}_{i}") if size == "?" else int(size)
+        for i, size in enumerate(sizes)
+    )
+
+
 def call_avals(
     arguments: Sequence[str],
     results: Sequence[str],
@@ -139,16 +151,10 @@ def call_problem(
 
 def _make_avals(dtypes: Sequence[str], types: Sequence[str], prefix: str) -> tuple[Aval, ...]:
     # If the numbers of dtypes and types differ, check_types reports it.
-    tensors = [t for t in types if t.startswith("tensor<")]
-    shapes = [_parse_shape(t, f"{prefix}{i}") for i, t in enumerate(tensors)]
+    matches = [_TENSOR.match(t) for t in types if t.startswith("tensor<")]
+    shapes = [
+        name_open_sizes(match[1].split("x")[:-1] if match else (), f"{prefix}{i}")
+        for i, match in enumerate(matches)
+    ]
     shapes += [()] * (len(dtypes) - len(shapes))
     return tuple(Aval(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=False))
-
-
-def _parse_shape(kind: str, prefix: str) -> tuple[Dim, ...]:
-    match = _TENSOR.match(kind)
-    sizes = match.group(1).split("x")[:-1] if match else []
-    return tuple(
-        parse_dimension(f"{prefix}_{i}") if size == "?" else int(size)
-        for i, size in enumerate(sizes)
-    )

@@ -1,6 +1,5 @@
 """Reads and writes the file format of jax.export, without JAX."""
 
-from jax2tf_bridge.bytecode import read_stablehlo_version as read_stablehlo_version
 from jax2tf_bridge.serialization.jax_exported._modules import (
     read_asserted_constraints as read_asserted_constraints,
 )
