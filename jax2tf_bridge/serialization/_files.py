@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.errors import FileFormatError, FunctionError
 from jax2tf_bridge.portable import HoldsPortable, PortableFunction, as_portable_function
 from jax2tf_bridge.serialization.jax_exported import read_exported
 from jax2tf_bridge.serialization.jaxfn import (
@@ -65,8 +65,16 @@ def deserialize(
 
     Raises:
       FileFormatError: the bytes are in another format, damaged, or of a newer version.
+      FunctionError: `data` is not bytes.
     """
-    view = memoryview(data).cast("B") if memoryview(data).c_contiguous else memoryview(bytes(data))
+    try:
+        view = memoryview(data)
+    except TypeError as e:
+        raise FunctionError(
+            f"deserialize expected bytes. Got: {data!r:.80} of type {type(data).__name__}. Read a "
+            "file with read_function(path)."
+        ) from e
+    view = view.cast("B") if view.c_contiguous else memoryview(bytes(view))
     if not _is_jaxfn(view):
         # VJPs are read from the bytes later, so the bytes must be immutable.
         return _read_jax_format(data if isinstance(data, bytes) else bytes(view), file)
