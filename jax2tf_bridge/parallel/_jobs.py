@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -80,30 +81,33 @@ def name_jobs(jobs: Jobs) -> dict[str, ExportJob]:
       FunctionError: `jobs` has something other than an ExportJob.
       ExportError: the user gave two jobs the same name.
     """
-    if isinstance(jobs, ExportJob):
-        raise FunctionError("export_many takes a list of jobs. Pass [job], or use export().")
+    if isinstance(jobs, ExportJob) or callable(jobs):
+        job_text = "job" if isinstance(jobs, ExportJob) else "ExportJob(f, args=[...])"
+        raise FunctionError(
+            f"export_many takes a list of jobs. Pass [{job_text}], or use export()."
+        )
     if isinstance(jobs, Mapping):
         return {
             name: replace(_check_job(job, f"The job {name!r}"), name=name)
             for name, job in jobs.items()
         }
-    listed = [_check_job(job, f"Job {number}") for number, job in enumerate(jobs)]
-    user_names = [job.name for job in listed if job.name is not None]
+    job_list = [_check_job(job, f"Job {number}") for number, job in enumerate(jobs)]
+    user_names = [job.name for job in job_list if job.name is not None]
     duplicates = sorted({name for name in user_names if user_names.count(name) > 1})
     if duplicates:
         raise ExportError(
             f"Several jobs have the name {', '.join(map(repr, duplicates))}. Give each job its own "
             "name: results are returned by name."
         )
-    taken = set(user_names)
-    named: dict[str, ExportJob] = {}
-    for job in listed:
+    used_names = set(user_names)
+    jobs_by_name: dict[str, ExportJob] = {}
+    for job in job_list:
         name = job.name
         if name is None:
-            name = _make_unique(_get_function_name(job), taken)
-            taken.add(name)
-        named[name] = replace(job, name=name)
-    return named
+            name = _make_unique(_get_function_name(job), used_names)
+            used_names.add(name)
+        jobs_by_name[name] = replace(job, name=name)
+    return jobs_by_name
 
 
 def _check_job(job: object, which: str) -> ExportJob:
@@ -122,12 +126,9 @@ def _get_function_name(job: ExportJob) -> str:
         return "job"  # the export reports the problem
 
 
-def _make_unique(name: str, taken: set[str]) -> str:
-    number, unique = 1, name
-    while unique in taken:
-        number += 1
-        unique = f"{name}_{number}"
-    return unique
+def _make_unique(name: str, used_names: set[str]) -> str:
+    candidates = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
+    return next(candidate for candidate in candidates if candidate not in used_names)
 
 
 @dataclass(frozen=True)
@@ -381,8 +382,8 @@ def _make_skeleton(exported: PortableFunction) -> Any:
 
 def _copy_types(read: TreeSpec, own: TreeSpec) -> TreeSpec:
     """Copies the pytree types of `own` to the equal nodes of `read`."""
-    same = (read.kind, read.name, read.keys) == (own.kind, own.name, own.keys)
-    if not same or len(read.children) != len(own.children):
+    is_equal_node = (read.kind, read.name, read.keys) == (own.kind, own.name, own.keys)
+    if not is_equal_node or len(read.children) != len(own.children):
         return read
     children = tuple(map(_copy_types, read.children, own.children))
     return replace(read, children=children, codec=own.codec or read.codec)

@@ -58,6 +58,7 @@ def test_two_jobs_of_one_name_are_an_error() -> None:
         ([double], r"Job 0 must be an ExportJob. Got: a function. Write ExportJob\(double, args="),
         ({"a": 1}, r"The job 'a' must be an ExportJob. Got: a int\."),
         (ExportJob(double, [X]), r"takes a list of jobs. Pass \[job\]"),
+        (double, r"takes a list of jobs. Pass \[ExportJob\(f, args=\[...\]\)\]"),
     ],
 )
 def test_what_is_no_job_is_an_error(jobs: Any, text: str) -> None:
