@@ -94,7 +94,7 @@ class JaxDisabledSafetyCheck(jax_export.DisabledSafetyCheck):
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(jax_export.Exported))
 
-# Fields that do not need a jax.export.Exported, which takes longer to make.
+# Fields that are known without JAX's Exported, which takes longer to make.
 _FIELDS_FROM_PORTABLE: Mapping[str, Callable[[PortableFunction], Any]] = MappingProxyType(
     {
         "fun_name": lambda portable: portable.name,
@@ -104,7 +104,7 @@ _FIELDS_FROM_PORTABLE: Mapping[str, Callable[[PortableFunction], Any]] = Mapping
 )
 
 
-# Fields of older JAX releases, for code that still reads them.
+# Fields of older JAX releases, which programs may still read.
 _OLDER_FIELDS: Mapping[str, Callable[[Exported], Any]] = MappingProxyType(
     {
         "lowering_platforms": lambda exported: exported.platforms,
@@ -151,8 +151,14 @@ class Exported(jax_export.Exported):
           FunctionError: `portable` is not a portable function.
           UnsupportedByTargetError, ModuleError, NotExportableError: as for `from_exported`, if only
             fields are given.
-          TypeError: a field is missing.
+          TypeError: a field is missing, or JAX's class has no such field.
         """
+        unknown = sorted(fields.keys() - set(_FIELDS))
+        if unknown:
+            raise TypeError(
+                f"jax.export.Exported has no field {unknown[0]!r}. Its fields are: "
+                f"{', '.join(_FIELDS)}."
+            )
         if portable is None and fields:
             portable = from_exported(jax_export.Exported(**fields))
             self._set_fields(**fields, portable=portable)
@@ -209,7 +215,7 @@ class Exported(jax_export.Exported):
           InconclusiveShapeError: the VJP works for some sizes only; the message says which.
           PlatformError, UnsupportedByTargetError: the target cannot run the VJP.
         """
-        # Always the same object, so that JAX compiles it only once.
+        # The VJP is always the same object, so that JAX compiles it only once.
         exported: Exported = self.__dict__.setdefault("_vjp", Exported(self.portable.vjp()))
         return exported
 
@@ -246,13 +252,13 @@ def _update_portable(
 ) -> PortableFunction:
     """Returns `portable` changed to have the `fields` of `exported`."""
     old_exported = to_exported(portable)
-    changed = {
+    changes = {
         name: value for name, value in fields.items() if value is not getattr(old_exported, name)
     }
-    if changed.keys() - _UPDATES.keys():
+    if changes.keys() - _UPDATES.keys():
         # Other changes, such as another module or other effects, need a new portable function.
         return from_exported(dataclasses.replace(old_exported, **fields))
-    for name, value in changed.items():
+    for name, value in changes.items():
         portable = _UPDATES[name](portable, value)
     # Cached, so that the next update compares with these fields.
     keep_exported(portable, dataclasses.replace(old_exported, **fields))
@@ -350,17 +356,18 @@ def export(
         "lowering_platforms": lowering_platforms,
         "lowering_platform": None if lowering_platform is None else (lowering_platform,),
     }
-    passed = {name: value for name, value in platform_arguments.items() if value is not None}
-    if len(passed) > 1:
+    arguments = {name: value for name, value in platform_arguments.items() if value is not None}
+    if len(arguments) > 1:
         raise TargetError(
-            f"export got {' and '.join(passed)}, which are names of one argument. Pass only "
+            f"export got {' and '.join(arguments)}, which are names of one argument. Pass only "
             "platforms."
         )
-    chosen: Sequence[str] = next(iter(passed.values()), (jax_export.default_export_platform(),))
+    default_platforms: Sequence[str] = (jax_export.default_export_platform(),)
+    names = next(iter(arguments.values()), default_platforms)
     checks = disabled_checks if strict_checks else (*disabled_checks, *NOT_STRICT)
     function = JaxCallable.of(fun_jit, caller="export")
     options = dataclasses.replace(
-        export_options(chosen, (), checks, None, argument="platforms", call=""),
+        export_options(names, (), checks, None, argument="platforms", call=""),
         words=SYMBOLIC,
     )
 
