@@ -188,11 +188,11 @@ _STAND_INS = {name: _StandIn(name) for name in (_PACKAGE, _JAX2TF_MODULE, _CALL_
 
 
 def _install_names(names: Mapping[str, Any], undo: contextlib.ExitStack) -> None:
-    before = {name: module for name, module in sys.modules.items() if _is_jax2tf_module(name)}
+    old_modules = {name: module for name, module in sys.modules.items() if _is_jax2tf_module(name)}
     from jax2tf_bridge.from_jax.trees import can_import_jax2tf
 
     if not can_import_jax2tf():
-        undo.callback(_restore_modules, before)
+        undo.callback(_restore_modules, old_modules)
         _restore_modules(_STAND_INS)
         experimental = importlib.import_module("jax.experimental")
         _set_attribute(experimental, "jax2tf", _STAND_INS[_PACKAGE], undo)
@@ -222,9 +222,9 @@ def _restore_modules(modules: Mapping[str, types.ModuleType]) -> None:
 def _set_attribute(
     owner: types.ModuleType, name: str, value: Any, undo: contextlib.ExitStack
 ) -> None:
-    before = vars(owner).get(name, _MISSING)
-    if before is _MISSING:
+    old_value = vars(owner).get(name, _MISSING)
+    if old_value is _MISSING:
         undo.callback(delattr, owner, name)
     else:
-        undo.callback(setattr, owner, name, before)
+        undo.callback(setattr, owner, name, old_value)
     setattr(owner, name, value)

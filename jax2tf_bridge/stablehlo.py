@@ -129,10 +129,10 @@ def from_stablehlo(
 
 
 def _retarget_function(function: PortableFunction, target: Target | None) -> PortableFunction:
-    resolved = as_target(target)
-    if not resolved.xla:
-        check_expressible(function.module.data, resolved, function.name)
-        return replace(function, target=resolved)
+    consumer = as_target(target)
+    if not consumer.xla:
+        check_expressible(function.module.data, consumer, function.name)
+        return replace(function, target=consumer)
     is_open = function.module.uses_shape_polymorphism
     try:
         from jax2tf_bridge.from_jax import retarget
@@ -141,13 +141,13 @@ def _retarget_function(function: PortableFunction, target: Target | None) -> Por
         newest = max(version for version, _ in TENSORFLOW_RELEASES.values())
         if target is None and not is_open and function.module.stablehlo_version <= newest:
             return function
-        raise MissingDependencyError("JAX", "jax", f"Writing a module for {resolved.name}") from e
+        raise MissingDependencyError("JAX", "jax", f"Writing a module for {consumer.name}") from e
     if is_open:
         artifact = mark_for_refinement(function.module.data)
         function = replace(function, module=replace(function.module, data=artifact))
     # Expanding replaces the stop_gradient composite, so TensorFlow would differentiate it.
     has_stops = STOP_GRADIENT.encode() in function.module.data
-    result = replace(retarget(function, resolved), tensorflow_differentiates=not has_stops)
+    result = replace(retarget(function, consumer), tensorflow_differentiates=not has_stops)
     mark_types_checked(result)
     return result
 
@@ -216,18 +216,18 @@ def _make_avals(types: Sequence[str], argument: Argument, name: str) -> list[Ava
 
 
 def _check_result_sizes(in_avals: Sequence[Aval], out_avals: Sequence[Aval], name: str) -> None:
-    known = frozenset[str]().union(*map(variables_in, in_avals))
+    known_variables = frozenset[str]().union(*map(variables_in, in_avals))
     for i, aval in enumerate(out_avals):
-        if not variables_in(aval) <= known:
-            shown = shape_text(size if isinstance(size, int) else "?" for size in aval.shape)
+        if not variables_in(aval) <= known_variables:
+            module_shape = shape_text(size if isinstance(size, int) else "?" for size in aval.shape)
             raise ShapeError(
                 Message(
-                    f"Result {i} of {name} has open sizes: its shape in the module is {shown}. "
-                    "Name the open sizes of the arguments in ",
+                    f"Result {i} of {name} has open sizes: its shape in the module is "
+                    f"{module_shape}. Name the open sizes of the arguments in ",
                     Argument("polymorphic_shapes"),
                     ", such as ['(b, 2)'], and use only these names in ",
                     Argument("result_shapes"),
-                    f". Names in the arguments: {', '.join(sorted(known)) or 'none'}.",
+                    f". Names in the arguments: {', '.join(sorted(known_variables)) or 'none'}.",
                 )
             )
 

@@ -82,8 +82,8 @@ class Failure:
         if cause is None and self.parts is not None:
             cause = self.parts.rebuild()
         place = f" (at {self.source})" if self.source and self.source not in self.text else ""
-        failed = action or f"The export of {name!r}"
-        text = f"{failed} failed{place}: {self.kind}: {self.text}"
+        subject = action or f"The export of {name!r}"
+        text = f"{subject} failed{place}: {self.kind}: {self.text}"
         if cause is None:
             # Without a cause, the text must contain the traceback; a cause shows it as a note.
             text = f"{text}\n\n{self.trace.rstrip()}"

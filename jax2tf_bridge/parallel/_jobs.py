@@ -212,15 +212,15 @@ def run_job(sent: SentJob) -> Answer:
     try:
         _check_precision(sent)
         with use_configuration(sent.configuration):
-            exported, data = _export(sent)
+            portable, data = _export(sent)
     except BaseException as e:  # the user's function may even call sys.exit()
         failure = Failure.of(e)
         # Packed separately, so that the failure is readable without the exception's class.
         objects = channel.pack(failure.parts) if failure.parts else b""
         return Answer(failure=replace(failure, parts=None), objects=objects)
     try:
-        result = _make_skeleton(exported)
-        return Answer(data, objects=b"" if result is None else channel.pack(result))
+        skeleton = _make_skeleton(portable)
+        return Answer(data, objects=b"" if skeleton is None else channel.pack(skeleton))
     except Exception as e:  # the user's pytree types may raise anything
         return Answer(data, not_sent=f"{type(e).__name__}: {e}")
 
@@ -245,7 +245,7 @@ def _export(sent: SentJob) -> tuple[PortableFunction, bytes]:
     if isinstance(function, (_NamedFunction, _JittedFunction)):
         job = replace(job, function=function.restore())
     _check_structure(job, sent.structure)
-    exported = export(
+    portable = export(
         job.function,
         polymorphic_shapes=job.polymorphic_shapes,
         polymorphic_constraints=job.polymorphic_constraints,
@@ -254,7 +254,7 @@ def _export(sent: SentJob) -> tuple[PortableFunction, bytes]:
         target=job.target,
         runtime_checks=job.runtime_checks,
     )(*job.args, **job.kwargs)
-    return exported, serialize(exported, vjp_order=job.vjp_order)
+    return portable, serialize(portable, vjp_order=job.vjp_order)
 
 
 class PendingJob:
@@ -283,8 +283,8 @@ class PendingJob:
         if answer.failure is not None:
             failure = replace(answer.failure, parts=self._read_exception_parts(answer))
             raise failure.make_job_error(self.name, output)
-        exported = deserialize(answer.function, file=self.name)
-        out_tree = exported.out_tree
+        portable = deserialize(answer.function, file=self.name)
+        out_tree = portable.out_tree
         reason = answer.not_sent
         if answer.objects:
             try:
@@ -293,16 +293,16 @@ class PendingJob:
                 raise
             except Exception as e:  # the user's pytree types may raise anything
                 reason = f"{type(e).__name__}: {e}"
-        unknown = [node.name for node in _iter_typed_nodes(out_tree) if node.codec is None]
-        if unknown:
+        unknown_types = [node.name for node in _iter_typed_nodes(out_tree) if node.codec is None]
+        if unknown_types:
             raise SerializationError(
-                f"The result of {self.name!r} has a {unknown[0]}; its type did not come back from "
-                f"the process that exported it{f' ({reason})' if reason else ''}. Register it "
-                "for files, in a module that both processes import, with "
+                f"The result of {self.name!r} has a {unknown_types[0]}; its type did not come back "
+                f"from the process that exported it{f' ({reason})' if reason else ''}. Register "
+                "it for files, in a module that both processes import, with "
                 "register_pytree_node_serialization or register_namedtuple_serialization."
             )
-        in_tree = _copy_types(exported.in_tree, self._structure)
-        return replace(exported, in_tree=in_tree, out_tree=out_tree)
+        in_tree = _copy_types(portable.in_tree, self._structure)
+        return replace(portable, in_tree=in_tree, out_tree=out_tree)
 
     def _read_exception_parts(self, answer: Answer) -> ExceptionParts | None:
         if not answer.objects:
@@ -370,14 +370,14 @@ def _iter_typed_nodes(spec: TreeSpec) -> Iterator[TreeSpec]:
         yield from _iter_typed_nodes(child)
 
 
-def _make_skeleton(exported: PortableFunction) -> Any:
+def _make_skeleton(portable: PortableFunction) -> Any:
     """Builds the function's result with numbers for arrays; None without the user's types.
 
     The sender reads its own pytree types from this object.
     """
-    if not any(_iter_typed_nodes(exported.out_tree)):
+    if not any(_iter_typed_nodes(portable.out_tree)):
         return None
-    return exported.out_tree.unflatten(iter(range(len(exported.out_avals))))
+    return portable.out_tree.unflatten(iter(range(len(portable.out_avals))))
 
 
 def _copy_types(read: TreeSpec, own: TreeSpec) -> TreeSpec:

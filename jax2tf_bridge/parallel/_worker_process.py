@@ -195,17 +195,15 @@ def _make_worker_died_error(
       output: the output of the process.
       starting: whether the process ended before it began the job.
     """
-    how = f"ended with exit code {exit_code}"
+    end = f"ended with exit code {exit_code}"
     if exit_code < 0:
-        known_signals = {int(known): known.name for known in signal.Signals}
-        how = f"was ended by {known_signals.get(-exit_code, f'signal {-exit_code}')}"
+        signal_names = {int(number): number.name for number in signal.Signals}
+        end = f"was ended by {signal_names.get(-exit_code, f'signal {-exit_code}')}"
         if -exit_code == signal.SIGKILL:
-            how += ", as the system does if memory runs out"
-    when = (
-        f"was to export {name!r} {how} while it started" if starting else f"exported {name!r} {how}"
-    )
+            end += ", as the system does if memory runs out"
+    task = f"was to export {name!r}" if starting else f"exported {name!r}"
     return WorkerDiedError(
-        f"The process that {when}.{_format_output(output)}",
+        f"The process that {task} {end}{' while it started' * starting}.{_format_output(output)}",
         job=name,
         output=output,
         exit_code=exit_code,
@@ -223,11 +221,11 @@ def _make_timeout_error(name: str, timeout: float, output: str) -> JobError:
 
 
 def _format_output(output: str) -> str:
-    shown = output.rstrip()
-    if not shown:
+    text = output.rstrip()
+    if not text:
         return " It printed nothing."
-    start = "..." if len(shown) > _MAX_OUTPUT_CHARACTERS else ""
-    return f" It had printed:\n{start}{shown[-_MAX_OUTPUT_CHARACTERS:]}"
+    start = "..." if len(text) > _MAX_OUTPUT_CHARACTERS else ""
+    return f" It had printed:\n{start}{text[-_MAX_OUTPUT_CHARACTERS:]}"
 
 
 def serve(connection: Connection) -> None:

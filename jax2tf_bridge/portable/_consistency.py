@@ -131,12 +131,12 @@ def _iter_distinct(values: Iterable[T]) -> Iterable[T]:
 
 
 def _find_type_problem(name: str, avals: Sequence[Aval], expected: Sequence[Aval]) -> str | None:
-    agree: set[tuple[int, int]] = set()
+    equal_pairs: set[tuple[int, int]] = set()
     for i, (aval, expected_aval) in enumerate(zip(avals, expected, strict=True)):
         pair = id(aval), id(expected_aval)
-        if pair not in agree and not _can_be_equal(aval, expected_aval):
+        if pair not in equal_pairs and not _can_be_equal(aval, expected_aval):
             return f"{name}[{i}] is {aval!s:.80}, but the function requires {expected_aval!s:.80}"
-        agree.add(pair)
+        equal_pairs.add(pair)
     return None
 
 
@@ -188,7 +188,7 @@ def _find_kept_problem(kept: Sequence[int], in_avals: int) -> str | None:
 
 
 def _find_sizes_problem(portable: PortableFunction, comparisons: Comparisons) -> str | None:
-    known = _find_variables(portable.in_avals)
+    known_variables = _find_variables(portable.in_avals)
     for name in ("constraints", "requirements"):
         for i, text in enumerate(getattr(portable, name)):
             comparison = comparisons.parse(text)
@@ -198,10 +198,10 @@ def _find_sizes_problem(portable: PortableFunction, comparisons: Comparisons) ->
                 )
             if comparison.operator == "==":
                 # The equation may define a variable in terms of the arguments' variables.
-                known |= comparison.variables()
-    unknown = sorted(_find_variables(portable.out_avals) - known)
-    if unknown:
-        return f"out_avals have sizes of {', '.join(unknown):.80}, which no argument has"
+                known_variables |= comparison.variables()
+    unknown_variables = sorted(_find_variables(portable.out_avals) - known_variables)
+    if unknown_variables:
+        return f"out_avals have sizes of {', '.join(unknown_variables):.80}, which no argument has"
     return None
 
 
@@ -282,8 +282,8 @@ def check_types(
 
 def avals_of_main(function: PortableFunction) -> list[Aval]:
     """Returns the abstract values of main's arguments after the platform index and tokens."""
-    kept = [function.in_avals[i] for i in function.module.kept_arguments]
-    return kept + [constant.aval for constant in function.lifted_constants]
+    argument_avals = [function.in_avals[i] for i in function.module.kept_arguments]
+    return argument_avals + [constant.aval for constant in function.lifted_constants]
 
 
 def check_function_types(

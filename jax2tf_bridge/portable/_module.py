@@ -217,16 +217,16 @@ def find_unhandled_calls(
       newest: the newest StableHLO version that TensorFlow reads; by default that of the newest
         known release.
     """
-    expanded = {
+    expanded_calls = {
         row.target
         for row in CUSTOM_CALLS.values()
         if row.expanded_since and TENSORFLOW_RELEASES[row.expanded_since][0] <= newest
     }
-    handled = Target.widest().custom_calls(module.platforms) | expanded
+    handled_calls = Target.widest().custom_calls(module.platforms) | expanded_calls
     return tuple(
         call
         for call in calls
-        if call not in handled and not is_vouched(call, module.disabled_checks)
+        if call not in handled_calls and not is_vouched(call, module.disabled_checks)
     )
 
 

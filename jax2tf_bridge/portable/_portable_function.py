@@ -107,10 +107,11 @@ class PortableFunction:
         widens = self.target.for_converters
         for name in ("in_avals", "out_avals"):
             object.__setattr__(self, name, _set_widened(getattr(self, name), widens))
-        if any(constant.aval.dtype == _WIDENED_DTYPE for constant in self.lifted_constants):
-            lifted = self.lifted_constants
-            avals = _set_widened(tuple(constant.aval for constant in lifted), widens)
-            constants = tuple(replace(c, aval=aval) for c, aval in zip(lifted, avals, strict=True))
+        constants = self.lifted_constants
+        if any(constant.aval.dtype == _WIDENED_DTYPE for constant in constants):
+            avals = _set_widened(tuple(constant.aval for constant in constants), widens)
+            pairs = zip(constants, avals, strict=True)
+            constants = tuple(replace(constant, aval=aval) for constant, aval in pairs)
             object.__setattr__(self, "lifted_constants", constants)
 
     @classmethod
@@ -438,9 +439,9 @@ def find_prng_keys(portable: PortableFunction, weight_count: int) -> tuple[str, 
       portable: the function, whose first flat arguments are the weights.
       weight_count: the number of weights.
     """
-    kept = set(portable.module.kept_arguments)
+    kept_arguments = set(portable.module.kept_arguments)
     weights = enumerate(portable.inputs[:weight_count])
-    return tuple(port.path for i, port in weights if port.aval.is_key and i in kept)
+    return tuple(port.path for i, port in weights if port.aval.is_key and i in kept_arguments)
 
 
 def prng_keys_text(paths: Sequence[str], signature: str = "") -> str:

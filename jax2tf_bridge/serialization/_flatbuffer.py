@@ -331,13 +331,13 @@ class FlatBufferTable:
     def tables(self, field: Field) -> tuple[FlatBufferTable, ...]:
         """Reads a vector of tables; () if it was not written."""
         path, reader, depth = self.field_path(field), self._reader, self._depth + 1
-        nested: list[FlatBufferTable] = []
+        tables: list[FlatBufferTable] = []
         for i, place in enumerate(self._find_elements(field, 4)):
             element_path = f"{path}[{i}]"
-            nested.append(
+            tables.append(
                 FlatBufferTable(reader, reader.follow(place, element_path), element_path, depth)
             )
-        return tuple(nested)
+        return tuple(tables)
 
     def with_full_budget(self) -> FlatBufferTable:
         """Returns this table with a full budget, to read a part of it later."""
@@ -415,9 +415,9 @@ class FlatBufferWriter:
 
     def write_table(self, fields: Fields) -> Offset:
         """Writes a table. Omits fields that are None, and scalars that equal their default."""
-        builder, written = self._builder, self._write_all(fields)
-        builder.StartObject(1 + max((field for field, _ in written), default=-1))
-        for field, value in written:
+        builder, values = self._builder, self._write_all(fields)
+        builder.StartObject(1 + max((field for field, _ in values), default=-1))
+        for field, value in values:
             if field.is_scalar:
                 getattr(builder, _PREPEND_METHODS[field.element])(field, value, field.default)
             else:

@@ -309,16 +309,16 @@ class _TreeReader:
             keys = read_fields(auxdata) if name == "collections.OrderedDict" else ()
         except FileFormatError as e:
             raise table.problem(TreeField.CUSTOM_AUXDATA, str(e)) from e
-        short = name.rpartition(".")[2] if codec is None else codec.node_type.__name__
+        class_name = name.rpartition(".")[2] if codec is None else codec.node_type.__name__
         fields = _read_fields_if_plain(auxdata, len(children))
         is_namedtuple = (
-            _is_plain_name(short)
+            _is_plain_name(class_name)
             if codec is None
             else issubclass(codec.node_type, tuple) and hasattr(codec.node_type, "_fields")
         )
         if is_namedtuple and fields is not None:
-            return TreeSpec("namedtuple", short, fields, children, codec, name, auxdata)
-        return TreeSpec("custom", short, keys, children, codec, name, auxdata)
+            return TreeSpec("namedtuple", class_name, fields, children, codec, name, auxdata)
+        return TreeSpec("custom", class_name, keys, children, codec, name, auxdata)
 
     def _find_codec(
         self, name: str, auxdata: bytes, children: tuple[TreeSpec, ...]

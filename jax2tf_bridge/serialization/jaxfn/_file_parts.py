@@ -130,9 +130,9 @@ def collect_arrays(constants: Iterable[LiftedConstant]) -> dict[str, bytes]:
         if constant.data is None:
             continue
         data = constant.data if isinstance(constant.data, bytes) else bytes(constant.data)
-        first = arrays.setdefault(constant.digest, data)
+        first_data = arrays.setdefault(constant.digest, data)
         names.setdefault(constant.digest, constant.name)
-        if first is not data and first != data:
+        if first_data is not data and first_data != data:
             raise _make_digest_error(constant.name, constant.digest)
     checksums = compute_hexdigests(["array"] * len(arrays), list(arrays.values()))
     for digest, checksum in zip(arrays, checksums, strict=True):
@@ -181,12 +181,12 @@ def locate_arrays(
         raise root.error(
             field, "a digest and a size for each array", f"{len(digests)} and {len(sizes)}"
         )
-    stored = dict(zip(digests, sizes, strict=True))
-    if len(stored) != len(digests):
+    size_by_digest = dict(zip(digests, sizes, strict=True))
+    if len(size_by_digest) != len(digests):
         raise root.error(field, "digests that differ", "one of them twice")
-    names = _map_digests_to_names(root, constants, stored)
+    names = _map_digests_to_names(root, constants, size_by_digest)
     parts = []
-    for digest, size in stored.items():
+    for digest, size in size_by_digest.items():
         if digest not in names:
             raise root.error(field, "digests of lifted constants", f"{digest!r:.80}")
         part = Part("array", names[digest], _format.align_array_start(end), size, digest)
@@ -196,7 +196,7 @@ def locate_arrays(
 
 
 def _map_digests_to_names(
-    root: FlatBufferTable, constants: Iterable[LiftedConstant], stored: Mapping[str, int]
+    root: FlatBufferTable, constants: Iterable[LiftedConstant], size_by_digest: Mapping[str, int]
 ) -> dict[str, str]:
     """Returns the names of the stored arrays by digest, after checking their sizes."""
     names: dict[str, str] = {}
@@ -206,7 +206,7 @@ def _map_digests_to_names(
         aval = id(constant.aval)
         if aval not in sizes:
             sizes[aval] = array_size(constant.aval)
-        size = stored.get(constant.digest)
+        size = size_by_digest.get(constant.digest)
         if size is None:
             continue
         if size != sizes[aval]:

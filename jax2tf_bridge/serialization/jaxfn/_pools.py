@@ -61,10 +61,10 @@ def encode_texts(texts: Sequence[str]) -> list[bytes]:
 
 
 def decode_texts(file: FlatBufferTable) -> list[str]:
-    joined = file.string(FileRecord.TEXT, "") or ""
+    all_text = file.string(FileRecord.TEXT, "") or ""
     sizes = file.integers(FileRecord.TEXT_SIZES)
     # The texts are usually ASCII, where sizes in bytes are sizes in characters.
-    data = joined if joined.isascii() else joined.encode()
+    data = all_text if all_text.isascii() else all_text.encode()
     if sum(sizes) != len(data):
         raise file.error(FileRecord.TEXT_SIZES, f"{len(data)} bytes together", f"{sum(sizes)}")
     texts, end = [], 0

@@ -244,11 +244,11 @@ def _read_lowering(table: FlatBufferTable, version: int, texts: Sequence[str]) -
     versions = _read_versions(table, LoweringRecord.STABLEHLO_VERSION)
     if len(versions) != 1:
         raise table.error(LoweringRecord.STABLEHLO_VERSION, "one version", f"{len(versions)}")
-    dropped = look_up_all(table, LoweringRecord.DROPPED_PLATFORMS, texts)
+    dropped_platforms = look_up_all(table, LoweringRecord.DROPPED_PLATFORMS, texts)
     reasons = look_up_all(table, LoweringRecord.DROPPED_BECAUSE, texts)
-    if len(dropped) != len(reasons):
+    if len(dropped_platforms) != len(reasons):
         raise table.error(
-            LoweringRecord.DROPPED_BECAUSE, f"{len(dropped)} reasons", f"{len(reasons)}"
+            LoweringRecord.DROPPED_BECAUSE, f"{len(dropped_platforms)} reasons", f"{len(reasons)}"
         )
     checks = look_up_all(table, LoweringRecord.DISABLED_CHECKS, texts)
     return {
@@ -262,7 +262,7 @@ def _read_lowering(table: FlatBufferTable, version: int, texts: Sequence[str]) -
             disabled_checks=tuple(map(DisabledSafetyCheck, checks)),
             nr_devices=table.integer(LoweringRecord.NR_DEVICES),
         ),
-        "dropped_platforms": tuple(zip(dropped, reasons, strict=True)),
+        "dropped_platforms": tuple(zip(dropped_platforms, reasons, strict=True)),
         "constraints": look_up_all(table, LoweringRecord.CONSTRAINTS, texts),
         "constraints_known": table.boolean(LoweringRecord.CONSTRAINTS_KNOWN),
         "producer": look_up(table, LoweringRecord.PRODUCER, texts),

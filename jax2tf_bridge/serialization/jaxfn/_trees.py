@@ -120,8 +120,8 @@ class TreeWriter:
         kind = _format.NODE_KINDS.index(node.kind)
         if kind == _format.CUSTOM and node.keys:
             kind = _format.NAMED_CUSTOM
-        expected = len(node.children) if kind in _KINDS_WITH_KEYS else 0
-        if len(node.keys) != expected or len(set(node.keys)) != expected:
+        key_count = len(node.children) if kind in _KINDS_WITH_KEYS else 0
+        if len(node.keys) != key_count or len(set(node.keys)) != key_count:
             raise SerializationError(
                 f"{_format_path(where)} is not a valid structure: its {node.kind} has "
                 f"{len(node.children)} children and the keys {node.keys!r:.200}."
@@ -133,12 +133,12 @@ class TreeWriter:
             self._type_indices.append(self._add_type(node, where))
 
     def _add_key(self, key: Hashable, where: _Place) -> int:
-        encoded = _encode_key(key)
-        if encoded is None:
+        encoded_key = _encode_key(key)
+        if encoded_key is None:
             raise _make_key_error(key, _format_path(where))
         if isinstance(key, str):
             return self._texts.index(key)
-        return _format.KEY_INDEX_FLAG | self._keys.index(encoded)
+        return _format.KEY_INDEX_FLAG | self._keys.index(encoded_key)
 
     def _add_type(self, node: TreeSpec, where: _Place) -> int:
         try:
@@ -356,11 +356,11 @@ def _make_key_table(key: EncodedKey) -> Fields:
 def _make_key_error(key: Hashable, place: str) -> SerializationError:
     """Returns the error for a key that a file cannot hold; `place` is the path to its dict."""
     try:
-        shown = repr(key)
+        key_text = repr(key)
     except Exception as e:  # a custom __repr__ may raise anything; a long int raises ValueError
-        shown = f"(its repr raises {type(e).__name__})"
+        key_text = f"(its repr raises {type(e).__name__})"
     return SerializationError(
-        f"{place} has the key {shown:.200} of type {type(key).__qualname__}. A file cannot hold "
+        f"{place} has the key {key_text:.200} of type {type(key).__qualname__}. A file cannot hold "
         f"it. Use a str (in UTF-8), int (of up to {_MAX_INTEGER_BYTES} bytes), float, bool, None, "
         f"bytes, or a tuple of these (nested at most {_MAX_DEPTH} deep), and no subclass of them."
     )

@@ -68,15 +68,15 @@ def file_parts(
         raise _make_size_error(portable.name) from e
     if len(structure) > _format.MAX_STRUCTURE_SIZE:
         raise _make_size_error(portable.name)
-    rest = [function.module.data for function in functions]
-    rest += pad_arrays(writer.arrays.values(), len(structure) + sum(map(len, rest)))
+    contents = [function.module.data for function in functions]
+    contents += pad_arrays(writer.arrays.values(), len(structure) + sum(map(len, contents)))
     version = _format.FIRST_VERSION
     if any(f.graph_functions for f in functions):
         version = _format.GRAPH_FUNCTIONS_VERSION
     if any(not f.target.xla or f.tensorflow_differentiates for f in functions):
         version = _format.WITHOUT_XLA_VERSION
-    _format.fill_header(structure, sum(map(len, rest)), version)
-    return [structure, *rest]
+    _format.fill_header(structure, sum(map(len, contents)), version)
+    return [structure, *contents]
 
 
 def _make_size_error(name: str) -> SerializationError:
@@ -224,14 +224,14 @@ class _StructureWriter:
         )
         if key in self._lowerings:
             return self._lowerings[key]
-        texts, dropped = self._texts, function.dropped_platforms
+        texts, platform_reasons = self._texts, function.dropped_platforms
         table = self._writer.write_table(
             {
                 LoweringRecord.STABLEHLO_VERSION: _flatten_versions([module.stablehlo_version]),
                 LoweringRecord.CALLING_CONVENTION_VERSION: module.calling_convention_version,
                 LoweringRecord.PLATFORMS: texts.indices(module.platforms),
-                LoweringRecord.DROPPED_PLATFORMS: texts.indices(name for name, _ in dropped),
-                LoweringRecord.DROPPED_BECAUSE: texts.indices(reason for _, reason in dropped),
+                LoweringRecord.DROPPED_PLATFORMS: texts.indices(p for p, _ in platform_reasons),
+                LoweringRecord.DROPPED_BECAUSE: texts.indices(r for _, r in platform_reasons),
                 LoweringRecord.DISABLED_CHECKS: texts.indices(
                     check.directive for check in module.disabled_checks
                 ),
