@@ -105,13 +105,16 @@ class ExportWorkers(Executor):
           timeout: the maximum duration of a call in seconds; a slower process is killed.
 
         Raises:
-          ExportError: `workers` is less than 1.
+          ExportError: `workers` is less than 1, or `timeout` is not a positive number.
         """
-        cores = _count_cores()
-        count = cores if workers is None else workers
+        count = _count_cores() if workers is None else workers
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
             raise ExportError(
                 f"workers must be a number of processes, at least 1. Got: {workers!r}."
+            )
+        if timeout is not None and (not isinstance(timeout, (int, float)) or not timeout > 0):
+            raise ExportError(
+                f"timeout must be a number of seconds above 0, or None. Got: {timeout!r}."
             )
         self._shared = _ExecutorState(_merge_environment(environment or {}), initializer, timeout)
         self._count = count

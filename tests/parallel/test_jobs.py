@@ -84,6 +84,12 @@ def test_there_is_at_least_one_worker(workers: Any) -> None:
         ExportWorkers(workers)
 
 
+@pytest.mark.parametrize("timeout", [0, -1.0, "5", float("nan")])
+def test_timeouts_are_positive(timeout: Any) -> None:
+    with pytest.raises(ExportError, match="timeout must be a number of seconds above 0, or None"):
+        ExportWorkers(timeout=timeout)
+
+
 def test_arrays_are_not_sent() -> None:
     """Only their shapes and dtypes are, and the values of static arguments."""
     found = []

@@ -308,7 +308,7 @@ class _TreeReader:
             codec = self._find_codec(name, auxdata, children)
             keys = read_fields(auxdata) if name == "collections.OrderedDict" else ()
         except FileFormatError as e:
-            raise table.problem(TreeField.CUSTOM_AUXDATA, str(e)) from e
+            raise table.content_error(TreeField.CUSTOM_AUXDATA, str(e)) from e
         class_name = name.rpartition(".")[2] if codec is None else codec.node_type.__name__
         fields = _read_fields_if_plain(auxdata, len(children))
         is_namedtuple = (

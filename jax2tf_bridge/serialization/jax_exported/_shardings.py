@@ -149,6 +149,7 @@ _TYPE, _TILE_DIMENSIONS, _TILE_DEVICES, _REPLICATE_ON_LAST = 1, 3, 4, 6
 _LAST_TILE_KINDS = 8
 _IOTA_RESHAPE, _IOTA_PERMUTATION = 9, 10
 _REPLICATED, _OTHER = 0, 3
+_MAX_DEVICES = 1 << 20
 _SUPPORTED_FIELDS = {_TYPE, _TILE_DIMENSIONS, _REPLICATE_ON_LAST, _IOTA_RESHAPE, _IOTA_PERMUTATION}
 
 REPLICATED = b"\x08\x00"
@@ -200,16 +201,18 @@ def replace_device_grid(hlo: bytes) -> bytes:
     do not understand.
 
     Returns:
-      The new message; `hlo` itself if it has such a list already, or has no grid.
+      The new message; `hlo` itself if it has such a list already, or has no valid grid.
     """
     fields = _parse_fields(hlo) or {}
     sizes = fields.pop(_IOTA_RESHAPE, [])
-    axes = fields.pop(_IOTA_PERMUTATION, [])
-    if not sizes or _TILE_DEVICES in fields:
+    all_axes = list(range(len(sizes)))
+    axes = fields.pop(_IOTA_PERMUTATION, []) or all_axes
+    is_valid = sizes and sorted(axes) == all_axes and math.prod(sizes) <= _MAX_DEVICES
+    if not is_valid or _TILE_DEVICES in fields:
         return hlo
-    strides = [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
+    strides = [math.prod(sizes[axis + 1 :]) for axis in all_axes]
     devices = [0]
-    for axis in axes or range(len(sizes)):
+    for axis in axes:
         devices = [d + i * strides[axis] for d in devices for i in range(sizes[axis])]
     message = b""
     for field, values in sorted({**fields, _TILE_DEVICES: devices}.items()):
