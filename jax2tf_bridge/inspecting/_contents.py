@@ -12,7 +12,7 @@ from jax2tf_bridge.bytecode import ModuleSummary, read_summary
 from jax2tf_bridge.errors import BridgeError, FileFormatError
 from jax2tf_bridge.portable import (
     PortableFunction,
-    call_problem,
+    find_call_problem,
     find_releases_for,
     find_unhandled_calls,
 )
@@ -170,7 +170,7 @@ def _make_contents(
     calls = () if summary is None else tuple(summary.custom_calls)
     mismatch = None
     if summary is not None and not narrow:
-        mismatch = call_problem(
+        mismatch = find_call_problem(
             op.node,
             op.arguments,
             [result.dtype for result in op.results],

@@ -24,20 +24,20 @@ from jax2tf_bridge.portable._aval import can_hold_number as can_hold_number
 from jax2tf_bridge.portable._aval import dtype_name as dtype_name
 from jax2tf_bridge.portable._aval import is_accepted_as as is_accepted_as
 from jax2tf_bridge.portable._aval import variables_in as variables_in
-from jax2tf_bridge.portable._called_function import call_avals as call_avals
-from jax2tf_bridge.portable._called_function import call_problem as call_problem
+from jax2tf_bridge.portable._called_function import find_call_problem as find_call_problem
+from jax2tf_bridge.portable._called_function import make_call_avals as make_call_avals
 from jax2tf_bridge.portable._called_function import make_called_function as make_called_function
 from jax2tf_bridge.portable._called_function import name_open_sizes as name_open_sizes
 from jax2tf_bridge.portable._called_function import read_tensor_type as read_tensor_type
 from jax2tf_bridge.portable._consistency import MAX_TEXT as MAX_TEXT
-from jax2tf_bridge.portable._consistency import Comparisons as Comparisons
-from jax2tf_bridge.portable._consistency import avals_of_main as avals_of_main
+from jax2tf_bridge.portable._consistency import ComparisonParser as ComparisonParser
 from jax2tf_bridge.portable._consistency import check_function_types as check_function_types
 from jax2tf_bridge.portable._consistency import check_types as check_types
-from jax2tf_bridge.portable._consistency import function_problem as function_problem
+from jax2tf_bridge.portable._consistency import find_function_problem as find_function_problem
+from jax2tf_bridge.portable._consistency import find_vjp_problem as find_vjp_problem
 from jax2tf_bridge.portable._consistency import has_own_parentheses as has_own_parentheses
 from jax2tf_bridge.portable._consistency import is_digest as is_digest
-from jax2tf_bridge.portable._consistency import vjp_problem as vjp_problem
+from jax2tf_bridge.portable._consistency import list_main_avals as list_main_avals
 from jax2tf_bridge.portable._gradient import (
     Gradient,
     GradientOnDemand,

@@ -53,7 +53,7 @@ def make_called_function(
         raise ModuleError(f"The module of {name} cannot be read: {e}") from e
     if version is None:
         raise ModuleError(f"The module of {name} is not a portable artifact of StableHLO.")
-    in_avals, out_avals = call_avals(
+    in_avals, out_avals = make_call_avals(
         argument_dtypes,
         result_dtypes,
         (inputs, outputs),
@@ -107,7 +107,7 @@ def name_open_sizes(sizes: Iterable[str], prefix: str) -> tuple[Dim, ...]:
     )
 
 
-def call_avals(
+def make_call_avals(
     arguments: Sequence[str],
     results: Sequence[str],
     module_types: tuple[Sequence[str], Sequence[str]],
@@ -129,7 +129,7 @@ def call_avals(
     return _make_avals(arguments, inputs, "x"), _make_avals(results, module_types[1], "y")
 
 
-def call_problem(
+def find_call_problem(
     name: str,
     arguments: Sequence[str],
     results: Sequence[str],
@@ -141,7 +141,7 @@ def call_problem(
 
     TensorFlow does not check this, and reads stray memory if they differ.
     """
-    avals = call_avals(arguments, results, module_types, has_platform_index=has_platform_index)
+    avals = make_call_avals(arguments, results, module_types, has_platform_index=has_platform_index)
     try:
         check_types(name, *avals, *module_types, has_platform_index=has_platform_index)
     except ModuleError as e:

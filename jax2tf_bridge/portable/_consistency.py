@@ -31,7 +31,7 @@ def has_own_parentheses(text: str) -> bool:
     return _GROUP.search(text) is not None
 
 
-class Comparisons:
+class ComparisonParser:
     """A parser for the constraints of one file, with a cache and bounded work."""
 
     def __init__(self) -> None:
@@ -63,8 +63,8 @@ class Comparisons:
             return e.problem.encode(errors="backslashreplace").decode()
 
 
-def function_problem(
-    portable: PortableFunction, in_leaves: int, out_leaves: int, comparisons: Comparisons
+def find_function_problem(
+    portable: PortableFunction, in_leaves: int, out_leaves: int, comparisons: ComparisonParser
 ) -> str | None:
     """Returns the first inconsistency between the parts of a portable function, or None.
 
@@ -76,7 +76,7 @@ def function_problem(
     """
     in_avals, out_avals = len(portable.in_avals), len(portable.out_avals)
     return (
-        _find_call_problem(portable)
+        _find_structure_problem(portable)
         or _compare_counts("in_avals", in_avals, in_leaves, "leaves of in_tree")
         or _compare_counts("out_avals", out_avals, out_leaves, "leaves of out_tree")
         or _compare_counts("in_shardings", len(portable.in_shardings), in_avals, "in_avals")
@@ -92,7 +92,7 @@ def function_problem(
     )
 
 
-def vjp_problem(
+def find_vjp_problem(
     primal: PortableFunction, in_tree: TreeSpec, in_avals: Sequence[Aval], out_avals: Sequence[Aval]
 ) -> str | None:
     """Returns why these cannot be the structure and types of a function's VJP, or None.
@@ -152,7 +152,7 @@ def _can_be_equal(aval: Aval, expected: Aval) -> bool:
     )
 
 
-def _find_call_problem(portable: PortableFunction) -> str | None:
+def _find_structure_problem(portable: PortableFunction) -> str | None:
     tree = portable.in_tree
     if tree.kind != "tuple" or [c.kind for c in tree.children] != ["tuple", "dict"]:
         return "in_tree is not the structure of (args, kwargs)"
@@ -187,7 +187,7 @@ def _find_kept_problem(kept: Sequence[int], in_avals: int) -> str | None:
     return None
 
 
-def _find_sizes_problem(portable: PortableFunction, comparisons: Comparisons) -> str | None:
+def _find_sizes_problem(portable: PortableFunction, comparisons: ComparisonParser) -> str | None:
     known_variables = _find_variables(portable.in_avals)
     for name in ("constraints", "requirements"):
         for i, text in enumerate(getattr(portable, name)):
@@ -280,7 +280,7 @@ def check_types(
         )
 
 
-def avals_of_main(function: PortableFunction) -> list[Aval]:
+def list_main_avals(function: PortableFunction) -> list[Aval]:
     """Returns the abstract values of main's arguments after the platform index and tokens."""
     argument_avals = [function.in_avals[i] for i in function.module.kept_arguments]
     return argument_avals + [constant.aval for constant in function.lifted_constants]
@@ -301,7 +301,7 @@ def check_function_types(
     """
     check_types(
         function.name,
-        avals_of_main(function),
+        list_main_avals(function),
         function.out_avals,
         module_inputs,
         module_outputs,

@@ -13,7 +13,7 @@ from jax2tf_bridge.serialization.jaxfn import (
     ValidatedStructure,
     copy_parts,
     file_label,
-    file_parts,
+    make_file_parts,
     parse_header,
     read_part,
     read_parts,
@@ -47,7 +47,7 @@ def serialize(
       InconclusiveShapeError: making a VJP requires a decision about unknown sizes.
       ValueError: vjp_order is negative.
     """
-    return b"".join(file_parts(portable, vjp_order=vjp_order, arrays=arrays))
+    return b"".join(make_file_parts(portable, vjp_order=vjp_order, arrays=arrays))
 
 
 def deserialize(
@@ -110,7 +110,7 @@ def write_function(
     """
     portable = as_portable_function(portable, "write_function")
     check_file_path(path, bytes_of="serialize")
-    parts = file_parts(portable, vjp_order=vjp_order, arrays=arrays)
+    parts = make_file_parts(portable, vjp_order=vjp_order, arrays=arrays)
     with replace_file_at(path, bytes_of="serialize") as handle:
         for part in parts:
             handle.write(part)

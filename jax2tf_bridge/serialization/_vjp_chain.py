@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jax2tf_bridge.errors import Argument, GradientError, Message, SerializationError
-from jax2tf_bridge.portable import PortableFunction, vjp_problem
+from jax2tf_bridge.portable import PortableFunction, find_vjp_problem
 
 
 def collect_vjps(
@@ -47,7 +47,7 @@ def collect_vjps(
                     e,
                 )
             ) from e
-        problem = vjp_problem(primal, vjp.in_tree, vjp.in_avals, vjp.out_avals)
+        problem = find_vjp_problem(primal, vjp.in_tree, vjp.in_avals, vjp.out_avals)
         if problem is not None:
             raise SerializationError(
                 f"{portable.name} cannot be written: the VJP of order {len(functions)} is not that "

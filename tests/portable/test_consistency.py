@@ -14,12 +14,12 @@ from jax2tf_bridge.errors import FileFormatError, SerializationError
 from jax2tf_bridge.portable import (
     LEAF,
     Aval,
-    Comparisons,
+    ComparisonParser,
     GradientOnDemand,
     StoredGradient,
     TreeSpec,
-    function_problem,
-    vjp_problem,
+    find_function_problem,
+    find_vjp_problem,
 )
 
 # Private: the writers' checks are switched off, so that the readers meet inconsistent files.
@@ -51,8 +51,8 @@ def simple(**changes: Any) -> PortableFunction:
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the writers write anything, as somebody else's may."""
     for module in (_jaxfn_write, _exported_write):
-        monkeypatch.setattr(module, "function_problem", lambda *_: None)
-    monkeypatch.setattr(_vjp_chain, "vjp_problem", lambda *_: None)
+        monkeypatch.setattr(module, "find_function_problem", lambda *_: None)
+    monkeypatch.setattr(_vjp_chain, "find_vjp_problem", lambda *_: None)
 
 
 @pytest.mark.parametrize("write", WRITERS)
@@ -170,8 +170,8 @@ def test_a_vjp_is_that_of_its_function(
 def test_a_vjp_may_write_sizes_in_another_way() -> None:
     """It may know more of them than its function."""
     vjp = vjp_of(PRIMAL, out_avals=(Aval((2 * (B // 2), 3), "float32"), Aval((), "float0")))
-    assert vjp_problem(PRIMAL, vjp.in_tree, vjp.in_avals, vjp.out_avals) is None
-    assert vjp_problem(PRIMAL, LEAF, vjp.in_avals, vjp.out_avals) == (
+    assert find_vjp_problem(PRIMAL, vjp.in_tree, vjp.in_avals, vjp.out_avals) is None
+    assert find_vjp_problem(PRIMAL, LEAF, vjp.in_avals, vjp.out_avals) == (
         "in_tree has 0 members for 3 flat arguments"
     )
 
@@ -188,8 +188,8 @@ def test_values_that_stand_for_many_are_compared_once() -> None:
     )
     vjp = vjp_of(portable, in_avals=(*wide, SCALAR), out_avals=wide)
     start = time.perf_counter()
-    assert function_problem(portable, count, 1, Comparisons()) is None
-    assert vjp_problem(portable, vjp.in_tree, vjp.in_avals, vjp.out_avals) is None
+    assert find_function_problem(portable, count, 1, ComparisonParser()) is None
+    assert find_vjp_problem(portable, vjp.in_tree, vjp.in_avals, vjp.out_avals) is None
     assert time.perf_counter() - start < 3
 
 
@@ -236,7 +236,7 @@ def test_the_length_of_all_sizes_is_bounded() -> None:
 
 def test_constraints_with_parentheses_are_read_but_not_many() -> None:
     texts = [f"2*(a + {i}) >= b" for i in range(9)]
-    comparisons = Comparisons()
+    comparisons = ComparisonParser()
     assert comparisons.parse("a +") == comparisons.parse("a +")
     for _ in range(2):  # what was read before costs nothing
         for text in texts[:8]:

@@ -13,7 +13,7 @@ from jax2tf_bridge.portable import (
     LEAF,
     MAX_TEXT,
     Aval,
-    Comparisons,
+    ComparisonParser,
     DisabledSafetyCheck,
     GradientOnDemand,
     Module,
@@ -21,9 +21,9 @@ from jax2tf_bridge.portable import (
     NoGradient,
     PortableFunction,
     TreeSpec,
-    function_problem,
+    find_function_problem,
+    find_vjp_problem,
     has_own_parentheses,
-    vjp_problem,
 )
 from jax2tf_bridge.serialization._flatbuffer import FlatBufferReader, FlatBufferTable, Readable
 from jax2tf_bridge.serialization._node_data import read_fields, write_fields
@@ -163,7 +163,7 @@ def _read_function(
         uses_global_constants=refines,
         gradient=NoGradient("it was stored without the VJP of this order"),
     )
-    problem = function_problem(portable, len(in_avals), len(out_avals), Comparisons())
+    problem = find_function_problem(portable, len(in_avals), len(out_avals), ComparisonParser())
     if problem is not None:
         raise table.error(None, "parts that agree", problem)
     vjp = table.table(ExportedField.VJP)
@@ -207,7 +207,7 @@ def _check_call(
             "a tuple of arguments and a dict of keyword arguments",
             f"{in_tree.kind} of {len(in_tree.children)} children",
         )
-    problem = None if primal is None else vjp_problem(primal, in_tree, in_avals, out_avals)
+    problem = None if primal is None else find_vjp_problem(primal, in_tree, in_avals, out_avals)
     if primal is not None and problem is not None:
         raise table.error(None, f"the VJP of {primal.name}", problem)
 

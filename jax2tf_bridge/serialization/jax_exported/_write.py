@@ -13,13 +13,13 @@ from jax2tf_bridge.errors import FileFormatError, SerializationError, format_bul
 from jax2tf_bridge.portable import (
     AbstractMesh,
     Aval,
-    Comparisons,
+    ComparisonParser,
     DisabledSafetyCheck,
     PortableFunction,
     Sharding,
     TreeSpec,
     drop_own_checks,
-    function_problem,
+    find_function_problem,
 )
 from jax2tf_bridge.serialization._flatbuffer import (
     MAX_DEPTH,
@@ -126,7 +126,7 @@ def _check_writable(portable: PortableFunction) -> WritableFunction:
         _add_serialized_names(tree, path, problems) for path, tree in trees.items()
     )
     leaves = portable.in_tree.leaf_count, portable.out_tree.leaf_count
-    problem = function_problem(portable, *leaves, Comparisons())
+    problem = find_function_problem(portable, *leaves, ComparisonParser())
     if problem is not None:
         raise _make_refusal_error(portable, [*problems, f"its parts disagree: {problem}"])
     arrays = [(port.path, port.aval) for port in portable.inputs]

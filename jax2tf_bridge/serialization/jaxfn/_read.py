@@ -13,7 +13,7 @@ from jax2tf_bridge.portable import (
     AbstractDevice,
     AbstractMesh,
     Aval,
-    Comparisons,
+    ComparisonParser,
     DisabledSafetyCheck,
     Gradient,
     GraphFunction,
@@ -24,8 +24,8 @@ from jax2tf_bridge.portable import (
     Sharding,
     StoredGradient,
     TreeSpec,
-    function_problem,
-    vjp_problem,
+    find_function_problem,
+    find_vjp_problem,
 )
 from jax2tf_bridge.serialization._flatbuffer import FlatBufferReader, FlatBufferTable
 from jax2tf_bridge.serialization.jaxfn import _format
@@ -126,7 +126,7 @@ class _FileReader:
         lowerings = root.tables(FileRecord.LOWERINGS)
         self._lowerings = [_read_lowering(table, version, texts) for table in lowerings]
         self._graph_functions = _read_graph_functions(root, version, texts)
-        self._comparisons = Comparisons()
+        self._comparisons = ComparisonParser()
 
     def read(self, header: _format.Header) -> ValidatedStructure:
         tables = self._root.tables(FileRecord.FUNCTIONS)
@@ -142,7 +142,7 @@ class _FileReader:
             )
         functions = tuple(map(self._read_function, tables, self._trees[::2], self._trees[1::2]))
         for table, function, vjp in zip(tables[1:], functions, functions[1:], strict=False):
-            problem = vjp_problem(function, vjp.in_tree, vjp.in_avals, vjp.out_avals)
+            problem = find_vjp_problem(function, vjp.in_tree, vjp.in_avals, vjp.out_avals)
             if problem is not None:
                 raise table.error(None, f"the VJP of {function.name}", problem)
         modules = locate_modules(tables, header.structure_size)
@@ -187,7 +187,7 @@ class _FileReader:
             tensorflow_differentiates=table.boolean(FunctionRecord.TENSORFLOW_DIFFERENTIATES),
             **{**lowering, "module": replace(lowering["module"], kept_arguments=kept_arguments)},
         )
-        problem = function_problem(
+        problem = find_function_problem(
             portable, in_tree.leaf_count, out_tree.leaf_count, self._comparisons
         )
         if problem is not None:

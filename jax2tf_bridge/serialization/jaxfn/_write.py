@@ -15,13 +15,13 @@ from jax2tf_bridge.errors import SerializationError
 from jax2tf_bridge.portable import (
     AbstractMesh,
     Aval,
-    Comparisons,
+    ComparisonParser,
     GraphFunction,
     HoldsPortable,
     PortableFunction,
     Sharding,
     as_portable_function,
-    function_problem,
+    find_function_problem,
 )
 from jax2tf_bridge.serialization._flatbuffer import Field, Fields, FlatBufferWriter, Offset, Value
 from jax2tf_bridge.serialization._vjp_chain import collect_vjps
@@ -40,7 +40,7 @@ from jax2tf_bridge.serialization.jaxfn._pools import Pool, encode_texts, make_av
 from jax2tf_bridge.serialization.jaxfn._trees import StructureName, TreeWriter
 
 
-def file_parts(
+def make_file_parts(
     portable: PortableFunction | HoldsPortable, *, vjp_order: int | None, arrays: bool
 ) -> list[bytes | bytearray]:
     """Returns the parts of a .jaxfn file: the structure, each module, and each array.
@@ -113,7 +113,7 @@ class _StructureWriter:
         self._texts = Pool[str]()
         self._trees = TreeWriter(self._texts)
         self._avals = Pool[Aval]()
-        self._comparisons = Comparisons()
+        self._comparisons = ComparisonParser()
         self._shardings = Pool[Sharding]()
         self._graph_functions = Pool[GraphFunction]()
         self._lowerings: dict[tuple[Any, ...], int] = {}
@@ -185,7 +185,7 @@ class _StructureWriter:
             function.in_tree, StructureName("the arguments", function.argument_names)
         )
         out_leaves = self._trees.add(function.out_tree, StructureName("the result"))
-        problem = function_problem(function, in_leaves, out_leaves, self._comparisons)
+        problem = find_function_problem(function, in_leaves, out_leaves, self._comparisons)
         if problem is not None:
             raise SerializationError(f"its parts disagree: {problem}.")
         yield FunctionRecord.NAME, texts.index(function.name)
