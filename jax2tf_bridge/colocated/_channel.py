@@ -338,7 +338,6 @@ def _make_string_dtype() -> np.dtype[Any]:
 
 
 def _list_local_devices(devices: Mesh | Sharding | Iterable[jax.Device]) -> list[jax.Device]:
-    """Returns the distinct devices that belong to this process, in order."""
     if isinstance(devices, Mesh):
         # An empty mesh contains None instead of devices.
         candidates: Iterable[jax.Device] = [d for d in devices.devices.flat if d is not None]

@@ -187,16 +187,8 @@ def _receive(connection: Connection) -> bytes | None:
 def _make_worker_died_error(
     name: str, exit_code: int, output: str, *, starting: bool
 ) -> WorkerDiedError:
-    """Makes the error for a process that ended without an answer.
-
-    Args:
-      name: the name of its job.
-      exit_code: the exit code of the process, negative for a signal.
-      output: the output of the process.
-      starting: whether the process ended before it began the job.
-    """
     end = f"ended with exit code {exit_code}"
-    if exit_code < 0:
+    if exit_code < 0:  # a signal
         signal_names = {int(number): number.name for number in signal.Signals}
         end = f"was ended by {signal_names.get(-exit_code, f'signal {-exit_code}')}"
         if -exit_code == signal.SIGKILL:
@@ -211,7 +203,6 @@ def _make_worker_died_error(
 
 
 def _make_timeout_error(name: str, timeout: float, output: str) -> JobError:
-    """Makes the error for a process that was killed after `timeout` seconds."""
     return JobError(
         f"{name!r} took longer than {timeout:g} s, and its process was ended."
         f"{_format_output(output)}",

@@ -375,7 +375,6 @@ class FlatBufferTable:
         return place + int(offset) if offset else self._reader.follow(place, self.field_path(field))
 
     def _find_elements(self, field: Field, width: int) -> range:
-        """Returns the positions of the elements of a vector."""
         position = self._find_target(field)
         if position is None:
             return range(0)

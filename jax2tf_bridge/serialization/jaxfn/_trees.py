@@ -157,7 +157,6 @@ def _make_encoded_type(node: TreeSpec) -> EncodedType:
 
 
 def _format_path(where: _Place) -> str:
-    """Returns the path to a node as a Python expression."""
     ancestors: list[tuple[TreeSpec, int]] = []
     while not isinstance(where, StructureName):
         where, node, i = where
