@@ -10,6 +10,7 @@ import importlib
 import inspect
 import sys
 import threading
+import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -131,12 +132,8 @@ _CONVERTING_MODULES = frozenset({"keras.src.export.onnx", "keras.src.export.open
 
 def _is_keras_converting() -> bool:
     """Returns whether the caller is an export of Keras to a converter."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        if frame.f_globals.get("__name__") in _CONVERTING_MODULES:
-            return True
-        frame = frame.f_back
-    return False
+    frames = traceback.walk_stack(inspect.currentframe())
+    return any(frame.f_globals.get("__name__") in _CONVERTING_MODULES for frame, _ in frames)
 
 
 class _Swap:
