@@ -45,7 +45,10 @@ class _SubmittedCall:
 
 @dataclass
 class _ExecutorState:
-    """State that an executor shares with its threads, which must not keep it alive."""
+    """State that an executor shares with its threads, which must not keep it alive.
+
+    `idle` counts the threads that wait for a call.
+    """
 
     environment: Mapping[str, str]
     initializer: Callable[[], object] | None
