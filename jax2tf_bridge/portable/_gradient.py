@@ -25,7 +25,7 @@ class Gradient(ABC):
     @property
     def available(self) -> bool:
         """Returns whether a VJP exists or can be made (making it may still fail)."""
-        return not self.missing_because
+        return True
 
     @property
     def missing_because(self) -> str:
@@ -82,6 +82,10 @@ class NoGradient(Gradient):
     @property
     def vjp(self) -> None:
         return None
+
+    @property
+    def available(self) -> bool:
+        return False
 
     @property
     def missing_because(self) -> str:

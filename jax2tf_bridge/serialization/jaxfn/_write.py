@@ -91,11 +91,13 @@ def _collect_functions(
 ) -> tuple[tuple[PortableFunction, ...], str]:
     """Returns the function and the VJPs to write, and the reason why the last has no VJP."""
     functions = collect_vjps(portable, vjp_order, _format.MAX_VJP_ORDER)
-    order = len(functions) - 1
-    not_written = (
-        f"its file was written with vjp_order={order}; write it with vjp_order={order + 1}"
-    )
-    return functions, functions[-1].gradient.missing_because or not_written
+    gradient = functions[-1].gradient
+    if gradient.available:
+        order = len(functions) - 1
+        return functions, (
+            f"its file was written with vjp_order={order}; write it with vjp_order={order + 1}"
+        )
+    return functions, gradient.missing_because
 
 
 class _StructureWriter:
