@@ -108,7 +108,8 @@ class ExportWorkers(Executor):
           timeout: the maximum duration of a call in seconds; a slower process is killed.
 
         Raises:
-          ExportError: `workers` is less than 1, or `timeout` is not a positive number.
+          ExportError: `workers` is less than 1, `timeout` is not a positive number, `environment`
+            is not a dict of texts, or `initializer` is not a function.
         """
         count = _count_cores() if workers is None else workers
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
@@ -119,6 +120,8 @@ class ExportWorkers(Executor):
             raise ExportError(
                 f"timeout must be a number of seconds above 0, or None. Got: {timeout!r}."
             )
+        if initializer is not None and not callable(initializer):
+            raise ExportError(f"initializer must be a function, or None. Got: {initializer!r}.")
         self._shared = _ExecutorState(_merge_environment(environment or {}), initializer, timeout)
         self._count = count
         self._threads: list[threading.Thread] = []
@@ -249,6 +252,12 @@ def _count_cores() -> int:
 
 
 def _merge_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    texts = [*variables, *variables.values()] if isinstance(variables, Mapping) else [None]
+    if not all(isinstance(text, str) for text in texts):
+        raise ExportError(
+            "environment must be a dict of texts, as {'XLA_FLAGS': '--xla_dump_to=/tmp'}. Got: "
+            f"{variables!r}."
+        )
     devices = getattr(jax.config, "jax_num_cpu_devices", -1)
     device_count = {"JAX_NUM_CPU_DEVICES": str(devices)} if devices > 0 else {}
     return {**os.environ, **device_count, "JAX_PLATFORMS": "cpu", **variables}

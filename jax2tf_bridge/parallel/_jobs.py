@@ -68,6 +68,11 @@ class ExportJob:
                 "ExportJob takes the arguments of its function as a list, args=[x]. Got: a "
                 f"{type(self.args).__name__}."
             )
+        if not isinstance(self.kwargs, Mapping):
+            raise FunctionError(
+                "ExportJob takes keyword arguments as a dict, kwargs={'x': x}. Got: a "
+                f"{type(self.kwargs).__name__}."
+            )
 
 
 Jobs: TypeAlias = Sequence[ExportJob] | Mapping[str, ExportJob]
@@ -81,7 +86,7 @@ def name_jobs(jobs: Jobs) -> dict[str, ExportJob]:
       FunctionError: `jobs` has something other than an ExportJob.
       ExportError: the user gave two jobs the same name.
     """
-    if isinstance(jobs, ExportJob) or callable(jobs):
+    if isinstance(jobs, ExportJob) or not hasattr(jobs, "__iter__"):
         job_text = "job" if isinstance(jobs, ExportJob) else "ExportJob(f, args=[...])"
         raise FunctionError(
             f"export_many takes a list of jobs. Pass [{job_text}], or use export()."

@@ -66,6 +66,7 @@ from jax2tf_bridge.portable._portable_function import find_prng_keys as find_prn
 from jax2tf_bridge.portable._portable_function import (
     get_stored_functions as get_stored_functions,
 )
+from jax2tf_bridge.portable._portable_function import is_vjp_order as is_vjp_order
 from jax2tf_bridge.portable._portable_function import mark_types_checked as mark_types_checked
 from jax2tf_bridge.portable._portable_function import prng_keys_text as prng_keys_text
 from jax2tf_bridge.portable._portable_function import read_constant as read_constant

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, SupportsIndex
 
 import numpy as np
 
@@ -193,10 +194,10 @@ class PortableFunction:
 
         Raises:
           GradientError: a VJP cannot be made; other errors are as in `vjp`.
-          ValueError: order is negative.
+          ValueError: order is negative, or not an integer.
         """
-        if order < 0:
-            raise ValueError(f"order must be at least 0. Got: {order}")
+        if not is_vjp_order(order):
+            raise ValueError(f"order must be an integer, at least 0. Got: {order!r}")
         if order == 0:
             gradient: Gradient = NoGradient(
                 "only VJPs of lower orders were made; call with_vjp with a higher order"
@@ -285,6 +286,15 @@ def _set_widened(avals: tuple[Aval, ...], widens: bool) -> tuple[Aval, ...]:
     return tuple(
         replace(aval, widened=widens) if aval.dtype == _WIDENED_DTYPE else aval for aval in avals
     )
+
+
+def is_vjp_order(value: object) -> bool:
+    """Returns whether a value is an integer of at least 0.
+
+    >>> is_vjp_order(1), is_vjp_order(1.5)
+    (True, False)
+    """
+    return isinstance(value, SupportsIndex) and operator.index(value) >= 0
 
 
 def _format_releases(releases: Sequence[str]) -> str:

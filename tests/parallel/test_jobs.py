@@ -59,6 +59,7 @@ def test_two_jobs_of_one_name_are_an_error() -> None:
         ({"a": 1}, r"The job 'a' must be an ExportJob. Got: a int\."),
         (ExportJob(double, [X]), r"takes a list of jobs. Pass \[job\]"),
         (double, r"takes a list of jobs. Pass \[ExportJob\(f, args=\[...\]\)\]"),
+        (None, "takes a list of jobs"),
     ],
 )
 def test_what_is_no_job_is_an_error(jobs: Any, text: str) -> None:
@@ -69,6 +70,8 @@ def test_what_is_no_job_is_an_error(jobs: Any, text: str) -> None:
 def test_arguments_are_given_as_a_list() -> None:
     with pytest.raises(FunctionError, match=r"as a list, args=\[x\]. Got: a ndarray"):
         ExportJob(double, X)  # type: ignore[arg-type]
+    with pytest.raises(FunctionError, match=r"as a dict, kwargs={'x': x}\. Got: a list"):
+        ExportJob(double, [X], [X])  # type: ignore[arg-type]
 
 
 def test_options_of_own_processes_do_not_go_with_an_executor() -> None:
@@ -84,10 +87,18 @@ def test_there_is_at_least_one_worker(workers: Any) -> None:
         ExportWorkers(workers)
 
 
-@pytest.mark.parametrize("timeout", [0, -1.0, "5", float("nan")])
-def test_timeouts_are_positive(timeout: Any) -> None:
-    with pytest.raises(ExportError, match="timeout must be a number of seconds above 0, or None"):
-        ExportWorkers(timeout=timeout)
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        *(({"timeout": t}, "a number of seconds above 0, or None") for t in (0, "5", np.nan)),
+        ({"initializer": 3}, "initializer must be a function, or None. Got: 3."),
+        ({"environment": {"A": 1}}, r"environment must be a dict of texts, as .* Got: {'A': 1}."),
+        ({"environment": ["A"]}, r"environment must be a dict of texts, as .* Got: \['A'\]."),
+    ],
+)
+def test_options_of_workers_are_checked(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ExportError, match=text):
+        ExportWorkers(**options)
 
 
 def test_arrays_are_not_sent() -> None:

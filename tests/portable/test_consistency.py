@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -208,9 +209,11 @@ def test_vjps_are_kept_unless_others_are_asked_for(write: Write) -> None:
 
 
 @pytest.mark.parametrize("write", WRITERS)
-def test_negative_orders(write: Write) -> None:
-    with pytest.raises(ValueError, match=r"vjp_order must be at least 0\. Got: -1") as caught:
-        write(simple(), vjp_order=-1)
+@pytest.mark.parametrize("order", [-1, 1.5, "1"])
+def test_orders_that_are_no_numbers_of_vjps(write: Write, order: Any) -> None:
+    text = f"vjp_order must be an integer, at least 0. Got: {order!r}"
+    with pytest.raises(ValueError, match=re.escape(text)) as caught:
+        write(simple(), vjp_order=order)
     assert not isinstance(caught.value, SerializationError)
 
 
