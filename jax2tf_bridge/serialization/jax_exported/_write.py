@@ -113,7 +113,6 @@ def _check_writable(portable: PortableFunction) -> WritableFunction:
     Raises:
       SerializationError: the format cannot hold it; the message lists every reason.
     """
-    module = portable.module
     trees = {"the arguments": portable.in_tree, "the results": portable.out_tree}
     problems = [
         f"{path} are nested more than {_MAX_TREE_DEPTH} deep"
@@ -129,63 +128,61 @@ def _check_writable(portable: PortableFunction) -> WritableFunction:
     problem = find_function_problem(portable, *leaves, ComparisonParser())
     if problem is not None:
         raise _make_refusal_error(portable, [*problems, f"its parts disagree: {problem}"])
+    problems += _iter_problems(portable)
+    if problems:
+        raise _make_refusal_error(portable, problems)
+    return WritableFunction(portable, in_tree, out_tree, _describe_needed_rewrites(portable))
+
+
+def _iter_problems(portable: PortableFunction) -> Iterator[str]:
+    """Yields the reasons why the format cannot hold a function, apart from its trees."""
+    module = portable.module
     arrays = [(port.path, port.aval) for port in portable.inputs]
     arrays += [(f"result {i}", aval) for i, aval in enumerate(portable.out_avals)]
-    problems += [
-        f"{path} is {aval.dtype}, a dtype that JAX's format lacks: convert it inside the "
-        "function, or write a .jaxfn file"
-        for path, aval in arrays
-        if aval.dtype not in DTYPES
-    ]
+    for path, aval in arrays:
+        if aval.dtype not in DTYPES:
+            yield (
+                f"{path} is {aval.dtype}, a dtype that JAX's format lacks: convert it inside the "
+                "function, or write a .jaxfn file"
+            )
     last_kept = max(module.kept_arguments, default=0)
     if last_kept > _MAX_USHORT:
-        problems.append(
+        yield (
             f"argument {last_kept} is used, and the format counts arguments in 16 bits, up to "
             f"{_MAX_USHORT}: join arrays, or write a .jaxfn file"
         )
-    problems += [
-        f"the captured array {constant.name or constant.digest} ({constant.aval}) is missing: it "
-        "was written with arrays=False. Read a file that has its arrays"
-        for constant in portable.lifted_constants
-        if constant.data is None
-    ]
+    for constant in portable.lifted_constants:
+        if constant.data is None:
+            yield (
+                f"the captured array {constant.name or constant.digest} ({constant.aval}) is "
+                "missing: it was written with arrays=False. Read a file that has its arrays"
+            )
     if portable.graph_functions:
         names = ", ".join(dict.fromkeys(function.name for function in portable.graph_functions))
-        problems.append(
+        yield (
             f"it calls TensorFlow graphs ({names}), which JAX cannot run: export it with call_tf "
             "without call_tf_graph, or write a .jaxfn file"
         )
     convention = module.calling_convention_version
     if convention < _MIN_CONVENTION:
-        problems.append(
-            f"its calling convention is {convention}, and JAX supports {_MIN_CONVENTION} and later"
-        )
+        yield f"its calling convention is {convention}, and JAX supports {_MIN_CONVENTION} and later"
     if convention > _MAX_USHORT:
-        problems.append(
-            f"its calling convention is {convention}, and the format holds up to {_MAX_USHORT}"
-        )
-    problems += [
-        f"the effect {name} has only the name of its class, and JAX needs that of its module, too"
-        for name in (*portable.ordered_effects, *portable.unordered_effects)
-        if name.isidentifier()
-    ]
-    problems += [
-        f"the disabled safety check {str(check)!r} is unknown to the format"
-        for check in drop_own_checks(module.disabled_checks)
-        if check != DisabledSafetyCheck.platform() and check.is_custom_call() is None
-    ]
+        yield f"its calling convention is {convention}, and the format holds up to {_MAX_USHORT}"
+    for name in (*portable.ordered_effects, *portable.unordered_effects):
+        if name.isidentifier():
+            yield (
+                f"the effect {name} has only the name of its class, and JAX needs that of its "
+                "module, too"
+            )
+    for check in drop_own_checks(module.disabled_checks):
+        if check != DisabledSafetyCheck.platform() and check.is_custom_call() is None:
+            yield f"the disabled safety check {str(check)!r} is unknown to the format"
     shardings = (*portable.in_shardings, *portable.out_shardings)
-    meshes = dict.fromkeys(s.mesh for s in shardings if s is not None and s.mesh is not None)
-    problems += [
-        f"the mesh {mesh} has a size that is not from 1 to {_MAX_UINT}"
-        for mesh in meshes
-        if any(not 0 < size <= _MAX_UINT for size in mesh.axis_sizes)
-    ]
+    for mesh in dict.fromkeys(s.mesh for s in shardings if s is not None and s.mesh is not None):
+        if any(not 0 < size <= _MAX_UINT for size in mesh.axis_sizes):
+            yield f"the mesh {mesh} has a size that is not from 1 to {_MAX_UINT}"
     if not 0 < module.nr_devices <= _MAX_UINT:
-        problems.append(f"{module.nr_devices} devices are not from 1 to {_MAX_UINT}")
-    if problems:
-        raise _make_refusal_error(portable, problems)
-    return WritableFunction(portable, in_tree, out_tree, _describe_needed_rewrites(portable))
+        yield f"{module.nr_devices} devices are not from 1 to {_MAX_UINT}"
 
 
 def _make_refusal_error(portable: PortableFunction, problems: list[str]) -> SerializationError:
