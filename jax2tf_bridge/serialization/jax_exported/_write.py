@@ -165,7 +165,9 @@ def _iter_problems(portable: PortableFunction) -> Iterator[str]:
         )
     convention = module.calling_convention_version
     if convention < _MIN_CONVENTION:
-        yield f"its calling convention is {convention}, and JAX supports {_MIN_CONVENTION} and later"
+        yield (
+            f"its calling convention is {convention}, and JAX supports {_MIN_CONVENTION} and later"
+        )
     if convention > _MAX_USHORT:
         yield f"its calling convention is {convention}, and the format holds up to {_MAX_USHORT}"
     for name in (*portable.ordered_effects, *portable.unordered_effects):
