@@ -1,4 +1,4 @@
-"""For code written for jax2tf: names that only such code needs, and as_jax2tf().
+"""Names and a context manager for code that was written for jax2tf.
 
 `as_jax2tf` lets code that calls jax.experimental.jax2tf use the bridge within a `with` block.
 """
@@ -10,6 +10,7 @@ import importlib
 import inspect
 import sys
 import threading
+import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from jax2tf_bridge.from_jax import eval_polymorphic_shape
     from jax2tf_bridge.to_tensorflow import split_to_logical_devices
 else:
-    # Each needs JAX or TensorFlow, and as_jax2tf() can be imported without them.
+    # Imported lazily, because they need JAX or TensorFlow, and as_jax2tf needs neither at import.
     __getattr__ = make_lazy_getattr(
         __package__,
         {
@@ -43,8 +44,8 @@ __all__ = [
 ]
 
 _PACKAGE = "jax.experimental.jax2tf"
-_CONVERTER, _CALLER = f"{_PACKAGE}.jax2tf", f"{_PACKAGE}.call_tf"
-_SWITCHES = ("enable_xla", "native_serialization")
+_JAX2TF_MODULE, _CALL_TF_MODULE = f"{_PACKAGE}.jax2tf", f"{_PACKAGE}.call_tf"
+_XLA_OPTIONS = ("enable_xla", "native_serialization")
 _STRICT, _CHECKS = "native_serialization_strict_checks", "native_serialization_disabled_checks"
 _MISSING = object()
 
@@ -53,18 +54,19 @@ _MISSING = object()
 def as_jax2tf() -> Iterator[types.ModuleType]:
     """Replaces jax.experimental.jax2tf by the bridge, for all code of this process.
 
-    The public names of that module, and of its submodules jax2tf and call_tf, give the bridge's
-    functions, also to libraries that imported it before: orbax-export, Keras' JaxLayer and Keras'
-    export. Functions that they converted meanwhile stay the bridge's. Where this JAX has no
-    jax2tf, or one that cannot be imported, a stand-in takes its place. Leaving the context, also by
-    an exception, restores everything.
+    While a context is open, the public names of that module, and of its submodules jax2tf and
+    call_tf, are the bridge's functions, also in libraries that imported the module before:
+    orbax-export, Keras' JaxLayer and Keras' export. If this JAX has no jax2tf, or one that cannot
+    be imported, a stand-in takes its place. Leaving the context, also by an exception, restores
+    everything. Functions that were converted in it stay the bridge's.
 
-    It applies to every thread: one that converts meanwhile uses the bridge too. Contexts may be
-    nested, and open in several threads: the last one that closes puts jax2tf back. Code that
-    imports a name from the module meanwhile (`from jax.experimental.jax2tf import convert`) keeps
-    the bridge's. enable_xla=False and native_serialization=False make TensorFlow's own
-    operations, as in the JAX releases that supported it, and within Keras' exports to OpenVINO
-    and ONNX those of `Target.converters()`; experimental_native_lowering has no effect, and
+    The context applies to every thread. Contexts may be nested, and open in several threads: the
+    last one that closes restores jax2tf. Code that imports a name within a context (`from
+    jax.experimental.jax2tf import convert`) keeps the bridge's function.
+
+    enable_xla=False and native_serialization=False make TensorFlow's own operations, as in the JAX
+    releases that supported them; within Keras' exports to OpenVINO and ONNX, they make those of
+    `Target.converters()`. experimental_native_lowering has no effect.
     native_serialization_strict_checks=False disables the checks of the platform and of custom
     calls, as in the releases that had it.
 
@@ -110,11 +112,11 @@ def _adapt_convert(bridge_convert: Callable[..., Any]) -> Callable[..., Any]:
     def convert(fun_jax: Callable[..., Any], **options: Any) -> Any:
         """Calls `jax2tf_bridge.convert` without options that have no effect."""
         options.pop("experimental_native_lowering", None)
-        switches = {name: options[name] for name in _SWITCHES if name in options}
-        is_for_converter = not all(switches.values()) and _is_keras_converting()
-        if all(switches.values()) or is_for_converter:
+        xla_options = {name: options[name] for name in _XLA_OPTIONS if name in options}
+        is_for_converter = not all(xla_options.values()) and _is_keras_converting()
+        if all(xla_options.values()) or is_for_converter:
             # True is the default; passing it would only trigger a warning.
-            options = {name: value for name, value in options.items() if name not in switches}
+            options = {name: value for name, value in options.items() if name not in xla_options}
         if is_for_converter:
             options["target"] = Target.converters()
         if not options.pop(_STRICT, True):
@@ -130,36 +132,32 @@ _CONVERTING_MODULES = frozenset({"keras.src.export.onnx", "keras.src.export.open
 
 def _is_keras_converting() -> bool:
     """Returns whether the caller is an export of Keras to a converter."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        if frame.f_globals.get("__name__") in _CONVERTING_MODULES:
-            return True
-        frame = frame.f_back
-    return False
+    frames = traceback.walk_stack(inspect.currentframe())
+    return any(frame.f_globals.get("__name__") in _CONVERTING_MODULES for frame, _ in frames)
 
 
 class _Swap:
-    """Count of open contexts: the first installs the bridge, the last removes it."""
+    """Counter of open contexts: the first installs the bridge, the last removes it."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._open = 0
+        self._open_count = 0
         self._undo = contextlib.ExitStack()
 
     def begin(self, names: Mapping[str, Any]) -> None:
         """Opens a context, and installs the bridge in the first one."""
         with self._lock:
-            if not self._open:
+            if not self._open_count:
                 with contextlib.ExitStack() as undo:
                     _install_names(names, undo)
                     self._undo = undo.pop_all()
-            self._open += 1
+            self._open_count += 1
 
     def end(self) -> None:
         """Closes a context, and removes the bridge with the last one."""
         with self._lock:
-            self._open -= 1
-            if not self._open:
+            self._open_count -= 1
+            if not self._open_count:
                 self._undo.close()
 
 
@@ -183,27 +181,27 @@ class _StandIn(types.ModuleType):
 
 
 # Made once, since libraries keep the module that they imported.
-_STAND_INS = {name: _StandIn(name) for name in (_PACKAGE, _CONVERTER, _CALLER)}
+_STAND_INS = {name: _StandIn(name) for name in (_PACKAGE, _JAX2TF_MODULE, _CALL_TF_MODULE)}
 
 
 def _install_names(names: Mapping[str, Any], undo: contextlib.ExitStack) -> None:
-    before = {name: module for name, module in sys.modules.items() if _is_jax2tf_module(name)}
+    old_modules = {name: module for name, module in sys.modules.items() if _is_jax2tf_module(name)}
     from jax2tf_bridge.from_jax.trees import can_import_jax2tf
 
     if not can_import_jax2tf():
-        undo.callback(_restore_modules, before)
+        undo.callback(_restore_modules, old_modules)
         _restore_modules(_STAND_INS)
         experimental = importlib.import_module("jax.experimental")
         _set_attribute(experimental, "jax2tf", _STAND_INS[_PACKAGE], undo)
-        _set_attribute(_STAND_INS[_PACKAGE], "jax2tf", _STAND_INS[_CONVERTER], undo)
-    for module_name, own in (
+        _set_attribute(_STAND_INS[_PACKAGE], "jax2tf", _STAND_INS[_JAX2TF_MODULE], undo)
+    for module_name, public_names in (
         (_PACKAGE, names),
-        (_CONVERTER, names.keys() - {"call_tf"}),
-        (_CALLER, {"call_tf"}),
+        (_JAX2TF_MODULE, names.keys() - {"call_tf"}),
+        (_CALL_TF_MODULE, {"call_tf"}),
     ):
         module = sys.modules.get(module_name)
         if module is not None:
-            for name in own:
+            for name in public_names:
                 _set_attribute(module, name, names[name], undo)
 
 
@@ -212,7 +210,7 @@ def _is_jax2tf_module(module_name: str) -> bool:
 
 
 def _restore_modules(modules: Mapping[str, types.ModuleType]) -> None:
-    """Makes these the only modules of jax2tf, even if a failed import left others."""
+    # A failed import of jax2tf may have left other modules.
     for name in filter(_is_jax2tf_module, list(sys.modules)):
         del sys.modules[name]
     sys.modules.update(modules)
@@ -221,9 +219,9 @@ def _restore_modules(modules: Mapping[str, types.ModuleType]) -> None:
 def _set_attribute(
     owner: types.ModuleType, name: str, value: Any, undo: contextlib.ExitStack
 ) -> None:
-    before = vars(owner).get(name, _MISSING)
-    if before is _MISSING:
+    old_value = vars(owner).get(name, _MISSING)
+    if old_value is _MISSING:
         undo.callback(delattr, owner, name)
     else:
-        undo.callback(setattr, owner, name, before)
+        undo.callback(setattr, owner, name, old_value)
     setattr(owner, name, value)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from jax2tf_bridge._dtypes import WIDENED
-from jax2tf_bridge.bytecode import STOP_GRADIENT, Version, read_main_types
+from jax2tf_bridge.bytecode import STOP_GRADIENT, read_main_types, read_stablehlo_version
 from jax2tf_bridge.errors import (
     Argument,
     FileFormatError,
@@ -22,17 +22,19 @@ from jax2tf_bridge.portable import (
     Aval,
     DisabledSafetyCheck,
     Module,
+    NodeKind,
     NoGradient,
     PortableFunction,
     TreeSpec,
     flat_names,
     flat_tuple,
     mark_types_checked,
+    name_open_sizes,
     read_tensor_type,
+    variables_in,
 )
-from jax2tf_bridge.serialization.jax_exported import read_stablehlo_version
 from jax2tf_bridge.targets import TENSORFLOW_RELEASES, Target, as_target, check_expressible
-from shape_poly import Dim, ShapeSyntaxError, parse_dimension, symbolic_shape, variables_of
+from shape_poly import Dim, shape_text, symbolic_shape
 
 _BYTECODE = b"ML\xefR"
 _CONVENTION = 9
@@ -87,21 +89,16 @@ def from_stablehlo(
       UnsupportedByTargetError: the target cannot run the module.
     """
     artifact = _make_artifact(module, name)
-    version = _read_version(artifact, name)
+    version = read_stablehlo_version(memoryview(artifact))
+    assert version is not None, "a portable artifact has a version"
     try:
         inputs, outputs = read_main_types(artifact)
     except FileFormatError as e:
         raise ModuleError(f"The StableHLO of {name} cannot be read: {e}") from e
     names, in_tree = _make_argument_trees(arguments, len(inputs), name)
     out_tree = _make_result_tree(results, len(outputs), name)
-    in_avals = _make_avals(
-        _tensor_types(inputs, "argument", name),
-        Argument("polymorphic_shapes", polymorphic_shapes),
-        name,
-    )
-    out_avals = _make_avals(
-        _tensor_types(outputs, "result", name), Argument("result_shapes", result_shapes), name
-    )
+    in_avals = _make_avals(inputs, Argument("polymorphic_shapes", polymorphic_shapes), name)
+    out_avals = _make_avals(outputs, Argument("result_shapes", result_shapes), name)
     _check_result_sizes(in_avals, out_avals, name)
     function = PortableFunction(
         name=name,
@@ -132,25 +129,25 @@ def from_stablehlo(
 
 
 def _retarget_function(function: PortableFunction, target: Target | None) -> PortableFunction:
-    resolved = as_target(target)
-    newest = max(version for version, _ in TENSORFLOW_RELEASES.values())
-    if not resolved.xla:
-        check_expressible(function.module.data, resolved, function.name)
-        return replace(function, target=resolved)
+    consumer = as_target(target)
+    if not consumer.xla:
+        check_expressible(function.module.data, consumer, function.name)
+        return replace(function, target=consumer)
     is_open = function.module.uses_shape_polymorphism
     try:
         from jax2tf_bridge.from_jax import retarget
         from jax2tf_bridge.from_jax.stablehlo import mark_for_refinement
     except MissingDependencyError as e:
+        newest = max(version for version, _ in TENSORFLOW_RELEASES.values())
         if target is None and not is_open and function.module.stablehlo_version <= newest:
             return function
-        raise MissingDependencyError("JAX", "jax", f"Writing a module for {resolved.name}") from e
+        raise MissingDependencyError("JAX", "jax", f"Writing a module for {consumer.name}") from e
     if is_open:
         artifact = mark_for_refinement(function.module.data)
         function = replace(function, module=replace(function.module, data=artifact))
     # Expanding replaces the stop_gradient composite, so TensorFlow would differentiate it.
-    stops = STOP_GRADIENT.encode() in function.module.data
-    result = replace(retarget(function, resolved), tensorflow_differentiates=not stops)
+    has_stops = STOP_GRADIENT.encode() in function.module.data
+    result = replace(retarget(function, consumer), tensorflow_differentiates=not has_stops)
     mark_types_checked(result)
     return result
 
@@ -163,119 +160,97 @@ def _make_artifact(module: str | bytes, name: str) -> bytes:
         )
     data = module if isinstance(module, str) else bytes(module)
     if isinstance(data, bytes):
-        if data.startswith(_BYTECODE) and read_stablehlo_version(memoryview(data)) is not None:
-            return data
         if not data.startswith(_BYTECODE):
-            data = _decode(data, name)
+            try:
+                data = data.decode()
+            except UnicodeDecodeError as e:
+                raise ModuleError(
+                    f"The StableHLO of {name} is neither MLIR bytecode, which begins with "
+                    f"{_BYTECODE!r}, nor text. Got: {data[:8]!r}"
+                ) from e
+        elif read_stablehlo_version(memoryview(data)) is not None:
+            return data
     try:
         from jax2tf_bridge.from_jax.stablehlo import make_portable_artifact
     except MissingDependencyError as e:
         raise MissingDependencyError(
-            "JAX", "jax", "Reading StableHLO that is no portable artifact"
+            "JAX", "jax", "Reading StableHLO that is not a portable artifact"
         ) from e
     return make_portable_artifact(data, name)
 
 
-def _decode(data: bytes, name: str) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError as e:
-        raise ModuleError(
-            f"The StableHLO of {name} is neither MLIR bytecode, which begins with {_BYTECODE!r}, "
-            f"nor text. Got: {data[:8]!r}"
-        ) from e
+def _make_avals(types: Sequence[str], argument: Argument, name: str) -> list[Aval]:
+    """Makes the abstract values of main's arguments or results.
 
-
-def _read_version(artifact: bytes, name: str) -> Version:
-    version = read_stablehlo_version(memoryview(artifact))
-    if version is None:
-        raise ModuleError(f"The StableHLO of {name} does not say its version.")
-    return version
-
-
-def _tensor_types(types: Sequence[str], what: str, name: str) -> list[tuple[list[str], str]]:
-    tensors = []
-    for i, kind in enumerate(types):
-        tensor = read_tensor_type(kind)
-        if tensor is None or tensor[1] in WIDENED:
-            raise ModuleError(
-                f"The {what} {i} of {name} has the type {kind}: expected a tensor of numbers with "
-                "at least 8 bits."
-            )
-        tensors.append(tensor)
-    return tensors
-
-
-def _make_avals(
-    tensors: Sequence[tuple[list[str], str]], argument: Argument, name: str
-) -> list[Aval]:
-    specs: Any = [None] * len(tensors) if argument.value is None else argument.value
-    if isinstance(specs, str) or not isinstance(specs, Sequence) or len(specs) != len(tensors):
+    Args:
+      types: their MLIR types.
+      argument: polymorphic_shapes or result_shapes, with the value that the user passed.
+      name: the function's name, for messages.
+    """
+    specs: Any = [None] * len(types) if argument.value is None else argument.value
+    if isinstance(specs, str) or not isinstance(specs, Sequence) or len(specs) != len(types):
         raise ShapeError(
             Message(
                 argument,
-                f" must be a list with one entry for each of the {len(tensors)} arrays of {name}: "
+                f" must be a list with one entry for each of the {len(types)} arrays of {name}: "
                 "a text as '(b, 2)', or None.",
             )
         )
-    prefix = "x" if argument.name == "polymorphic_shapes" else "y"
+    noun, prefix = ("argument", "x") if argument.name == "polymorphic_shapes" else ("result", "y")
     avals = []
-    for i, ((sizes, dtype), text) in enumerate(zip(tensors, specs, strict=True)):
-        shape = _name_open_sizes(sizes, f"{prefix}{i}")
-        if text is not None:
-            shape = _parse_shape(text, sizes, argument, i)
+    for i, (tensor_type, spec) in enumerate(zip(types, specs, strict=True)):
+        sizes_and_dtype = read_tensor_type(tensor_type)
+        if sizes_and_dtype is None or sizes_and_dtype[1] in WIDENED:
+            raise ModuleError(
+                f"The {noun} {i} of {name} has the type {tensor_type}: expected a tensor of "
+                "numbers with at least 8 bits."
+            )
+        sizes, dtype = sizes_and_dtype
+        shape = (
+            name_open_sizes(sizes, f"{prefix}{i}")
+            if spec is None
+            else _parse_shape(spec, sizes, argument, i)
+        )
         avals.append(Aval(shape, dtype))
     return avals
 
 
 def _check_result_sizes(in_avals: Sequence[Aval], out_avals: Sequence[Aval], name: str) -> None:
-    known = _find_variables(in_avals)
+    known_variables = frozenset[str]().union(*map(variables_in, in_avals))
     for i, aval in enumerate(out_avals):
-        if not _find_variables([aval]) <= known:
-            sizes = [None if not isinstance(size, int) else size for size in aval.shape]
-            shown = ", ".join("?" if size is None else str(size) for size in sizes)
+        if not variables_in(aval) <= known_variables:
+            module_shape = shape_text(size if isinstance(size, int) else "?" for size in aval.shape)
             raise ShapeError(
                 Message(
-                    f"Result {i} of {name} has open sizes: its shape in the module is ({shown}). "
-                    "Name the open sizes of the arguments in ",
+                    f"Result {i} of {name} has open sizes: its shape in the module is "
+                    f"{module_shape}. Name the open sizes of the arguments in ",
                     Argument("polymorphic_shapes"),
                     ", such as ['(b, 2)'], and use only these names in ",
                     Argument("result_shapes"),
-                    f". Names in the arguments: {', '.join(sorted(known)) or 'none'}.",
+                    f". Names in the arguments: {', '.join(sorted(known_variables)) or 'none'}.",
                 )
             )
-
-
-def _find_variables(avals: Sequence[Aval]) -> frozenset[str]:
-    return frozenset(name for aval in avals for size in aval.shape for name in variables_of(size))
 
 
 def _parse_shape(text: str, sizes: Sequence[str], argument: Argument, i: int) -> tuple[Dim, ...]:
     like = [int(size) if size != "?" else None for size in sizes]
     try:
         shape = symbolic_shape(text, like=like)
-    except (ShapeSyntaxError, ValueError) as e:
+    except (TypeError, ValueError) as e:
         raise ShapeError(Message(argument, f", entry {i}: {e}")) from e
-    fits = len(shape) == len(sizes) and all(
-        (size == "?") if not isinstance(dim, int) else size in ("?", str(dim))
+    is_match = len(shape) == len(sizes) and all(
+        size in ("?", str(dim)) if isinstance(dim, int) else size == "?"
         for dim, size in zip(shape, sizes, strict=True)
     )
-    if not fits:
+    if not is_match:
         raise ShapeError(
             Message(
                 argument,
-                f", entry {i}: the module takes ({', '.join(sizes)}), where ? is open. Got: "
+                f", entry {i}: the module takes {shape_text(sizes)}, where ? is open. Got: "
                 f"{text!r}",
             )
         )
     return shape
-
-
-def _name_open_sizes(sizes: Iterable[str], prefix: str) -> tuple[Dim, ...]:
-    return tuple(
-        parse_dimension(f"{prefix}_{i}") if size == "?" else int(size)
-        for i, size in enumerate(sizes)
-    )
 
 
 def _make_argument_trees(
@@ -283,24 +258,25 @@ def _make_argument_trees(
 ) -> tuple[tuple[str, ...], TreeSpec]:
     if arguments is None:
         arguments = flat_names(count)
-    if isinstance(arguments, str):
+    is_list = isinstance(arguments, Iterable) and not isinstance(arguments, str)
+    if not is_list or not all(isinstance(name, str) for name in arguments):
         raise StructureError(
             Message(
                 Argument("arguments", arguments),
-                f" must be a list of names, as [{arguments!r}], or a dict.",
+                " must be a list of names, as ['x'], or a dict of structures by name.",
             )
         )
     trees = (
         {key: _to_tree(value) for key, value in arguments.items()}
         if isinstance(arguments, Mapping)
-        else {key: LEAF for key in arguments}
+        else dict.fromkeys(arguments, LEAF)
     )
-    n_leaves = sum(tree.leaf_count for tree in trees.values())
-    if n_leaves != count or (not isinstance(arguments, Mapping) and len(trees) != len(arguments)):
+    leaf_count = sum(tree.leaf_count for tree in trees.values())
+    if leaf_count != count or len(trees) != len(arguments):
         raise StructureError(
             Message(
                 Argument("arguments"),
-                f" has {n_leaves} arrays, and {name} takes {count}. Name each of them once.",
+                f" has {leaf_count} arrays, and {name} takes {count}. Name each of them once.",
             )
         )
     positional = TreeSpec("tuple", children=tuple(trees.values()))
@@ -323,16 +299,17 @@ def _make_result_tree(results: Any, count: int, name: str) -> TreeSpec:
 def _to_tree(value: Any, depth: int = 0) -> TreeSpec:
     """Returns the structure of nested containers; dicts keep their order."""
     if depth > _MAX_NESTING:
-        raise StructureError(f"arguments and results are nested more than {_MAX_NESTING} deep")
-    if isinstance(value, Mapping):
-        keys = tuple(value)
-        return TreeSpec(
-            "dict", keys=keys, children=tuple(_to_tree(value[k], depth + 1) for k in keys)
+        raise StructureError(
+            f"The containers of arguments and results must be nested at most {_MAX_NESTING} deep."
         )
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        children = tuple(_to_tree(v, depth + 1) for v in value)
-        return TreeSpec("namedtuple", type(value).__name__, value._fields, children)
-    if isinstance(value, (tuple, list)):
-        kind = "tuple" if isinstance(value, tuple) else "list"
-        return TreeSpec(kind, children=tuple(_to_tree(v, depth + 1) for v in value))  # type: ignore[arg-type]
-    return TreeSpec("none") if value is None else LEAF
+    kind: NodeKind
+    if isinstance(value, Mapping):
+        kind, keys, items = "dict", tuple(value), tuple(value.values())
+    elif isinstance(value, tuple) and hasattr(value, "_fields"):
+        kind, keys, items = "namedtuple", value._fields, value
+    elif isinstance(value, (tuple, list)):
+        kind, keys, items = "tuple" if isinstance(value, tuple) else "list", (), tuple(value)
+    else:
+        return TreeSpec("none") if value is None else LEAF
+    name = type(value).__name__ if kind == "namedtuple" else ""
+    return TreeSpec(kind, name, keys, tuple(_to_tree(item, depth + 1) for item in items))

@@ -248,14 +248,14 @@ class Channel:
 
 def _make_not_a_message_error(head: bytes, size: int) -> UntrustedMessageError:
     if head == _MAGIC:
-        what = f"it was cut off after {size} bytes"
+        problem = f"it was cut off after {size} bytes"
     elif head[:1] == b"\x80":
-        what = "these bytes are a pickle, not a message of the bridge's channel"
+        problem = "these bytes are a pickle, not a message of the bridge's channel"
     else:
-        what = f"these {size} bytes are not a message of the bridge's channel"
+        problem = f"these {size} bytes are not a message of the bridge's channel"
     return UntrustedMessageError(
-        f"The message was refused: {what}. {_NOTHING_UNPICKLED} A pickle can run any code, so only "
-        "messages that the other process made with Channel.pack or Channel.sign are read."
+        f"The message was refused: {problem}. {_NOTHING_UNPICKLED} A pickle can run any code, so "
+        "only messages that the other process made with Channel.pack or Channel.sign are read."
     )
 
 
@@ -338,7 +338,6 @@ def _make_string_dtype() -> np.dtype[Any]:
 
 
 def _list_local_devices(devices: Mesh | Sharding | Iterable[jax.Device]) -> list[jax.Device]:
-    """Returns the distinct devices that belong to this process, in order."""
     if isinstance(devices, Mesh):
         # An empty mesh contains None instead of devices.
         candidates: Iterable[jax.Device] = [d for d in devices.devices.flat if d is not None]

@@ -287,9 +287,9 @@ def _iter_class(cls: type) -> Iterator[Child]:
 
 
 def _iter_object(obj: Any) -> Iterator[Child]:
-    wrapped = _get_attribute(obj, "__wrapped__")
-    if callable(wrapped):
-        yield Child("the function in it", "", wrapped)
+    function = _get_attribute(obj, "__wrapped__")
+    if callable(function):
+        yield Child("the function in it", "", function)
     yield from _iter_state(obj)
     if find_importable_name(type(obj)) is None:
         yield Child("its class", ".__class__", type(obj))
@@ -305,17 +305,17 @@ def _iter_state(obj: Any) -> Iterator[Child]:
         return
     attributes: dict[str, Any] = {}
     arguments, state, items, pairs = (*reduced[1:], None, None, None, None)[:4]
-    unnamed = list(arguments or ())
+    unnamed_parts = list(arguments or ())
     for part in state if isinstance(state, tuple) and len(state) == 2 else (state,):
         if isinstance(part, dict):
             attributes |= {str(name): value for name, value in part.items()}
         elif part is not None:
-            unnamed.append(part)
-    unnamed += list(items or ())
-    unnamed += [pair[1] for pair in pairs or ()]
+            unnamed_parts.append(part)
+    unnamed_parts += list(items or ())
+    unnamed_parts += [pair[1] for pair in pairs or ()]
     for name, value in attributes.items():
         yield _make_attribute_child(name, value)
-    for value in unnamed:
+    for value in unnamed_parts:
         # The class is a child of its own, and the object must not be its own child.
         if not isinstance(value, type) and value is not obj:
             yield Child(f"a part of the {type(obj).__qualname__}", "", value)

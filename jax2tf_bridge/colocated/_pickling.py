@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import io
+import itertools
 import pickle
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from types import ModuleType
@@ -191,8 +192,7 @@ def _find_name_by_reference(obj: Any, by_value: Container[str]) -> str | None:
     name = find_importable_name(obj)
     if name is None:
         return None
-    parts = obj.__module__.split(".")
-    packages = (".".join(parts[:n]) for n in range(1, len(parts) + 1))
+    packages = itertools.accumulate(obj.__module__.split("."), "{}.{}".format)
     return None if any(package in by_value for package in packages) else name
 
 

@@ -12,7 +12,7 @@ from jax2tf_bridge.emitters._emitter import emits
 from jax2tf_bridge.emitters._functions import TOKEN, decompose, is_token
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Scope
-from jax2tf_bridge.portable import CALLS_OF_PARTS, CUSTOM_CALL
+from jax2tf_bridge.portable import CALL_TF_TARGET, SHARD_MAP_CALLS
 
 _PLACE = re.compile(r"\{(\d{1,3})\}")
 """Placeholder of a size in the message of an assertion."""
@@ -35,7 +35,7 @@ def _shape_assertion(
     return ()
 
 
-@emits(*CALLS_OF_PARTS)
+@emits(*SHARD_MAP_CALLS)
 def _on_one_device(
     scope: Scope, operation: Operation, operands: Sequence[Array]
 ) -> Sequence[Array]:
@@ -49,7 +49,7 @@ def _on_one_device(
     return operands
 
 
-@emits(CUSTOM_CALL)
+@emits(CALL_TF_TARGET)
 def _graph_function(
     scope: Scope, operation: Operation, operands: Sequence[Array]
 ) -> Sequence[Array]:

@@ -15,6 +15,7 @@ from jax import export as jax_export
 
 from jax2tf_bridge._dtypes import ELEMENT_TYPES
 from jax2tf_bridge._utils import once_per_object
+from jax2tf_bridge.bytecode import read_stablehlo_version
 from jax2tf_bridge.errors import FunctionError, ShapeError, UnsupportedByTargetError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._archives import is_retired, rewrite_calls
@@ -41,7 +42,7 @@ from jax2tf_bridge.portable import (
     NoGradient,
     PortableFunction,
     as_portable_function,
-    canonical_checks,
+    as_safety_checks,
     flat_call,
     flat_names,
     flat_tuple,
@@ -54,7 +55,6 @@ from jax2tf_bridge.serialization.jax_exported import (
     check_writable_chain,
     make_argument_names,
     read_asserted_constraints,
-    read_stablehlo_version,
     write_exported,
 )
 from jax2tf_bridge.targets import Target
@@ -203,7 +203,7 @@ def _make_portable(
             kept_arguments=tuple(exported.module_kept_var_idx),
             platforms=tuple(exported.platforms),
             uses_shape_polymorphism=exported.uses_global_constants or bool(symbolic),
-            disabled_checks=canonical_checks(exported.disabled_safety_checks),
+            disabled_checks=as_safety_checks(exported.disabled_safety_checks),
             nr_devices=exported.nr_devices,
         ),
         constraints=constraints,
@@ -288,7 +288,7 @@ def _update_module(portable: PortableFunction) -> bytes:
     _load_lapack()
     module = read_stablehlo_module(portable)
     rewrite_calls(module, portable.name, None)
-    for call in module.custom_calls():
+    for call in module.describe_custom_calls():
         if is_retired(call.name):
             raise UnsupportedByTargetError(
                 f"{portable.name} cannot run under JAX {jax.__version__}: the custom call "

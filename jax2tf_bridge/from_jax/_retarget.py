@@ -90,7 +90,7 @@ def _check_custom_calls(
     module: StableHloModule, portable: PortableFunction, target: Target
 ) -> None:
     handled = target.custom_calls(portable.platforms)
-    for call in module.custom_calls():
+    for call in module.describe_custom_calls():
         if call.name not in handled and not is_vouched(call.name, portable.module.disabled_checks):
             raise UnsupportedByTargetError(
                 f"{portable.name} cannot run on {target.name}: {no_handler_text([str(call)])}, and "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jax2tf_bridge._dtypes import WIDENED
@@ -12,9 +12,9 @@ from jax2tf_bridge.bytecode import ModuleSummary, read_summary
 from jax2tf_bridge.errors import BridgeError, FileFormatError
 from jax2tf_bridge.portable import (
     PortableFunction,
-    call_problem,
-    releases_that_run,
-    unhandled_anywhere,
+    find_call_problem,
+    find_releases_for,
+    find_unhandled_calls,
 )
 from jax2tf_bridge.saved_model import (
     FILE_NAME,
@@ -170,7 +170,7 @@ def _make_contents(
     calls = () if summary is None else tuple(summary.custom_calls)
     mismatch = None
     if summary is not None and not narrow:
-        mismatch = call_problem(
+        mismatch = find_call_problem(
             op.node,
             op.arguments,
             [result.dtype for result in op.results],
@@ -185,7 +185,7 @@ def _make_contents(
         unreadable=summary_or_error if isinstance(summary_or_error, str) else None,
         portable=portable,
         releases=tuple(_iter_releases(op, calls)) if summary is not None and not narrow else (),
-        unhandled=unhandled_anywhere(_drop_vouched_lapack(op), calls),
+        unhandled=find_unhandled_calls(_drop_vouched_lapack(op), calls),
         mismatch=mismatch,
         narrow=narrow,
     )
@@ -209,9 +209,9 @@ def is_linear_algebra(call: str) -> bool:
     return _LINEAR_ALGEBRA.match(call) is not None
 
 
-def _iter_releases(op: CalledModule, calls: Iterable[str]) -> Iterator[str]:
+def _iter_releases(op: CalledModule, calls: Sequence[str]) -> Iterator[str]:
     """Yields the releases that run the module and have the attributes of its op."""
-    for release in releases_that_run(_drop_vouched_lapack(op), calls):
+    for release in find_releases_for(_drop_vouched_lapack(op), calls):
         if not op.uses_shardy or parse_release(release) >= _FIRST_WITH_SHARDY:
             yield release
 

@@ -16,7 +16,7 @@ from jax2tf_bridge.inspecting._contents import (
     is_linear_algebra,
     list_updates,
 )
-from jax2tf_bridge.portable import CALLS_OF_PARTS, key_paths, keys_text, no_handler_text
+from jax2tf_bridge.portable import SHARD_MAP_CALLS, find_prng_keys, no_handler_text, prng_keys_text
 from jax2tf_bridge.saved_model import (
     SIDECAR,
     EntryPoint,
@@ -30,7 +30,7 @@ _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 _LARGE_BYTES, _HUGE_BYTES, _NEAR_LIMIT_BYTES = 1_000_000, 10_000_000, 1_000_000_000
-_SHARDINGS = CALLS_OF_PARTS | {"Sharding", "xla.sdy.FuncResultSharding"}
+_SHARDINGS = SHARD_MAP_CALLS | {"Sharding", "xla.sdy.FuncResultSharding"}
 _NEWEST_RELEASE = list(TENSORFLOW_RELEASES)[-1]
 _NEWEST, _NEWEST_CONVENTION = TENSORFLOW_RELEASES[_NEWEST_RELEASE]
 _SAVED_UP_TO = "were saved up to order"
@@ -448,9 +448,11 @@ def _check_keys(contents: SavedModelContents, beside: FunctionsBeside) -> Iterat
         names = [path for tree in weights for path in tree.leaf_paths("params")]
         # Keys that calls update differ in each call.
         changing = {p for p, n in zip(portable.in_paths(), names, strict=False) if n in updated}
-        paths = [path for path in key_paths(portable, len(names)) if path not in changing]
+        paths = [path for path in find_prng_keys(portable, len(names)) if path not in changing]
         if paths:
-            text = keys_text([shorten_text(path, 100) for path in paths], shorten_text(name, 100))
+            text = prng_keys_text(
+                [shorten_text(path, 100) for path in paths], shorten_text(name, 100)
+            )
             yield Finding("note", text[0].upper() + text[1:])
 
 

@@ -15,10 +15,10 @@ from jax2tf_bridge.portable import (
     LiftedConstant,
     PortableFunction,
     array_size,
+    find_releases_for,
+    find_unhandled_calls,
     get_stored_functions,
     no_handler_text,
-    releases_that_run,
-    unhandled_anywhere,
     variables_in,
 )
 from jax2tf_bridge.targets import iterate_inexpressible
@@ -111,8 +111,8 @@ def _describe_order(order: int, function: PortableFunction) -> dict[str, Any]:
     contents = _describe_module(function)
     releases = function.tensorflow_releases
     if function.target.xla:
-        releases = releases_that_run(
-            function.module, (call["name"] for call in contents["custom_calls"])
+        releases = find_releases_for(
+            function.module, [call["name"] for call in contents["custom_calls"]]
         )
     return {
         "order": order,
@@ -128,7 +128,7 @@ def _describe_order(order: int, function: PortableFunction) -> dict[str, Any]:
 def _describe_module(function: PortableFunction) -> dict[str, Any]:
     try:
         summary = read_summary(function.module.data)
-        unhandled = set(unhandled_anywhere(function.module, summary.custom_calls))
+        unhandled = set(find_unhandled_calls(function.module, summary.custom_calls))
         if not function.target.xla:
             # Calls within composites that TensorFlow has an operation for never run.
             program = read_program(function.module.data)

@@ -28,7 +28,7 @@ from jax2tf_bridge.inspecting._functions import (
     format_releases,
     format_table,
 )
-from jax2tf_bridge.portable import Aval, PortableFunction, avals_of_main, call_avals
+from jax2tf_bridge.portable import Aval, PortableFunction, list_main_avals, make_call_avals
 from jax2tf_bridge.saved_model import (
     MAX_GRADIENT_ORDERS,
     EntryPoint,
@@ -260,7 +260,7 @@ def _describe_types(module: ModuleContents) -> dict[str, Any]:
         return {"name": "", "arguments": arguments, "results": results, "sizes": None}
     return {
         "name": portable.name,
-        "arguments": [str(aval) for aval in avals_of_main(portable)],
+        "arguments": [str(aval) for aval in list_main_avals(portable)],
         "results": [str(aval) for aval in portable.out_avals],
         "sizes": describe_sizes(portable),
     }
@@ -273,7 +273,7 @@ def _get_call_types(module: ModuleContents) -> tuple[list[str], list[str]]:
         return [], []
     if module.mismatch or module.narrow:
         return list(summary.inputs), list(summary.outputs)
-    arguments, results = call_avals(
+    arguments, results = make_call_avals(
         op.arguments,
         [result.dtype for result in op.results],
         (summary.inputs, summary.outputs),

@@ -15,7 +15,6 @@ with name_missing_package("jax2tf_bridge.jax_export"):
 from jax.export import SymbolicScope, default_export_platform, symbolic_args_specs, symbolic_shape
 
 from jax2tf_bridge.jax_export._export import (
-    DisabledSafetyCheck,
     Exported,
     deserialize,
     export,
@@ -24,6 +23,7 @@ from jax2tf_bridge.jax_export._export import (
     minimum_supported_calling_convention_version,
     symbolic_dim_bounds,
 )
+from jax2tf_bridge.jax_export._export import JaxDisabledSafetyCheck as DisabledSafetyCheck
 from jax2tf_bridge.jax_export._older import (
     args_specs,
     call,

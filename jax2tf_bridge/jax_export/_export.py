@@ -27,11 +27,11 @@ from jax2tf_bridge.from_jax.shapes import SYMBOLIC, Specs, symbolic_specs
 from jax2tf_bridge.from_jax.trees import rebuild_tree, spec_of_structure
 from jax2tf_bridge.portable import (
     NOT_STRICT,
+    DisabledSafetyCheck,
     PortableFunction,
     as_portable_function,
-    canonical_checks,
+    as_safety_checks,
 )
-from jax2tf_bridge.portable import DisabledSafetyCheck as PortableSafetyCheck
 from jax2tf_bridge.serialization.jax_exported import make_argument_names
 from jax2tf_bridge.targets import TENSORFLOW_RELEASES
 
@@ -65,9 +65,10 @@ def symbolic_dim_bounds(dimension: Any) -> tuple[float, float]:
     return shape_poly.symbolic_dim_bounds(dim_from_jax(dimension), scope_from_jax(dimension.scope))
 
 
-class DisabledSafetyCheck(jax_export.DisabledSafetyCheck):
+class JaxDisabledSafetyCheck(jax_export.DisabledSafetyCheck):
     """A safety check to skip. It can be passed to JAX as well.
 
+    >>> from jax2tf_bridge.jax_export import DisabledSafetyCheck
     >>> DisabledSafetyCheck.custom_call("my_kernel").is_custom_call()
     'my_kernel'
     >>> DisabledSafetyCheck.shardings(), DisabledSafetyCheck.platform()
@@ -75,25 +76,25 @@ class DisabledSafetyCheck(jax_export.DisabledSafetyCheck):
     """
 
     @classmethod
-    def shardings(cls) -> DisabledSafetyCheck:
+    def shardings(cls) -> JaxDisabledSafetyCheck:
         """Allows TensorFlow to run a sharded function on a single device.
 
         The results are the same. JAX does not have this check, and its file format omits it.
         """
-        return cls(str(PortableSafetyCheck.shardings()))
+        return cls(str(DisabledSafetyCheck.shardings()))
 
     @classmethod
-    def debug_effects(cls) -> DisabledSafetyCheck:
+    def debug_effects(cls) -> JaxDisabledSafetyCheck:
         """Removes calls of jax.debug (print, callback, breakpoint) from an export.
 
         They do not affect the results. JAX does not have this check, and its file format omits it.
         """
-        return cls(str(PortableSafetyCheck.debug_effects()))
+        return cls(str(DisabledSafetyCheck.debug_effects()))
 
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(jax_export.Exported))
 
-# Fields that do not need a jax.export.Exported, which takes longer to make.
+# Fields that are known without JAX's Exported, which takes longer to make.
 _FIELDS_FROM_PORTABLE: Mapping[str, Callable[[PortableFunction], Any]] = MappingProxyType(
     {
         "fun_name": lambda portable: portable.name,
@@ -103,7 +104,7 @@ _FIELDS_FROM_PORTABLE: Mapping[str, Callable[[PortableFunction], Any]] = Mapping
 )
 
 
-# Fields of older JAX releases, for code that still reads them.
+# Fields of older JAX releases, which programs may still read.
 _OLDER_FIELDS: Mapping[str, Callable[[Exported], Any]] = MappingProxyType(
     {
         "lowering_platforms": lambda exported: exported.platforms,
@@ -150,8 +151,14 @@ class Exported(jax_export.Exported):
           FunctionError: `portable` is not a portable function.
           UnsupportedByTargetError, ModuleError, NotExportableError: as for `from_exported`, if only
             fields are given.
-          TypeError: a field is missing.
+          TypeError: a field is missing, or JAX's class has no such field.
         """
+        unknown = sorted(fields.keys() - set(_FIELDS))
+        if unknown:
+            raise TypeError(
+                f"jax.export.Exported has no field {unknown[0]!r}. Its fields are: "
+                f"{', '.join(_FIELDS)}."
+            )
         if portable is None and fields:
             portable = from_exported(jax_export.Exported(**fields))
             self._set_fields(**fields, portable=portable)
@@ -208,7 +215,7 @@ class Exported(jax_export.Exported):
           InconclusiveShapeError: the VJP works for some sizes only; the message says which.
           PlatformError, UnsupportedByTargetError: the target cannot run the VJP.
         """
-        # Always the same object, so that JAX compiles it only once.
+        # The VJP is always the same object, so that JAX compiles it only once.
         exported: Exported = self.__dict__.setdefault("_vjp", Exported(self.portable.vjp()))
         return exported
 
@@ -245,13 +252,13 @@ def _update_portable(
 ) -> PortableFunction:
     """Returns `portable` changed to have the `fields` of `exported`."""
     old_exported = to_exported(portable)
-    changed = {
+    changes = {
         name: value for name, value in fields.items() if value is not getattr(old_exported, name)
     }
-    if changed.keys() - _UPDATES.keys():
+    if changes.keys() - _UPDATES.keys():
         # Other changes, such as another module or other effects, need a new portable function.
         return from_exported(dataclasses.replace(old_exported, **fields))
-    for name, value in changed.items():
+    for name, value in changes.items():
         portable = _UPDATES[name](portable, value)
     # Cached, so that the next update compares with these fields.
     keep_exported(portable, dataclasses.replace(old_exported, **fields))
@@ -286,7 +293,7 @@ _UPDATES: Mapping[str, Callable[[PortableFunction, Any], PortableFunction]] = Ma
         "out_tree": _with_out_tree,
         "disabled_safety_checks": lambda portable, checks: dataclasses.replace(
             portable,
-            module=dataclasses.replace(portable.module, disabled_checks=canonical_checks(checks)),
+            module=dataclasses.replace(portable.module, disabled_checks=as_safety_checks(checks)),
         ),
     }
 )
@@ -349,17 +356,18 @@ def export(
         "lowering_platforms": lowering_platforms,
         "lowering_platform": None if lowering_platform is None else (lowering_platform,),
     }
-    passed = {name: value for name, value in platform_arguments.items() if value is not None}
-    if len(passed) > 1:
+    arguments = {name: value for name, value in platform_arguments.items() if value is not None}
+    if len(arguments) > 1:
         raise TargetError(
-            f"export got {' and '.join(passed)}, which are names of one argument. Pass only "
+            f"export got {' and '.join(arguments)}, which are names of one argument. Pass only "
             "platforms."
         )
-    chosen: Sequence[str] = next(iter(passed.values()), (jax_export.default_export_platform(),))
+    default_platforms: Sequence[str] = (jax_export.default_export_platform(),)
+    names = next(iter(arguments.values()), default_platforms)
     checks = disabled_checks if strict_checks else (*disabled_checks, *NOT_STRICT)
     function = JaxCallable.of(fun_jit, caller="export")
     options = dataclasses.replace(
-        export_options(chosen, (), checks, None, argument="platforms", call=""),
+        export_options(names, (), checks, None, argument="platforms", call=""),
         words=SYMBOLIC,
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from jax import export as jax_export
 
-from jax2tf_bridge.errors import ShapeError, StructureError
+from jax2tf_bridge.errors import DTypeError, ShapeError, StructureError
 from jax2tf_bridge.from_jax import dim_to_jax, scope_from_jax, to_exported
 from jax2tf_bridge.from_jax.arguments import shape_and_dtype
 from jax2tf_bridge.from_jax.shapes import entry_text, is_entry
@@ -52,6 +52,7 @@ def poly_spec(
     Raises:
       ShapeError: the specification has a syntax error, or contradicts a known size or the
         constraints of the scope.
+      DTypeError: JAX does not have the dtype.
 
     >>> poly_spec((None, 28), "float32", "b, _").shape
     (b, 28)
@@ -62,7 +63,12 @@ def poly_spec(
         shape = symbolic_shape(shape_spec, like=tuple(arg_shape), scope=scope_from_jax(scope))
     except ValueError as e:
         raise ShapeError(f"poly_spec for an argument of shape {tuple(arg_shape)}: {e}") from e
-    return jax.ShapeDtypeStruct(tuple(dim_to_jax(d, scope) for d in shape), arg_dtype)
+    try:
+        return jax.ShapeDtypeStruct(tuple(dim_to_jax(d, scope) for d in shape), arg_dtype)
+    except TypeError as e:
+        raise DTypeError(
+            f"arg_dtype must be a dtype of JAX, as 'float32'. Got: {arg_dtype!r}"
+        ) from e
 
 
 def shape_and_dtype_jax_array(a: Any) -> tuple[tuple[Any, ...], Any]:

@@ -44,8 +44,11 @@ class _SubmittedCall:
 
 
 @dataclass
-class _Shared:
-    """State that an executor shares with its threads, which must not keep it alive."""
+class _ExecutorState:
+    """State that an executor shares with its threads, which must not keep it alive.
+
+    `idle` counts the threads that wait for a call.
+    """
 
     environment: Mapping[str, str]
     initializer: Callable[[], object] | None
@@ -105,15 +108,21 @@ class ExportWorkers(Executor):
           timeout: the maximum duration of a call in seconds; a slower process is killed.
 
         Raises:
-          ExportError: `workers` is less than 1.
+          ExportError: `workers` is less than 1, `timeout` is not a positive number, `environment`
+            is not a dict of texts, or `initializer` is not a function.
         """
-        cores = _count_cores()
-        count = cores if workers is None else workers
+        count = _count_cores() if workers is None else workers
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
             raise ExportError(
                 f"workers must be a number of processes, at least 1. Got: {workers!r}."
             )
-        self._shared = _Shared(_merge_environment(environment or {}), initializer, timeout)
+        if timeout is not None and (not isinstance(timeout, (int, float)) or not timeout > 0):
+            raise ExportError(
+                f"timeout must be a number of seconds above 0, or None. Got: {timeout!r}."
+            )
+        if initializer is not None and not callable(initializer):
+            raise ExportError(f"initializer must be a function, or None. Got: {initializer!r}.")
+        self._shared = _ExecutorState(_merge_environment(environment or {}), initializer, timeout)
         self._count = count
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
@@ -145,7 +154,7 @@ class ExportWorkers(Executor):
             self._shared.calls.put(_SubmittedCall(future, name, fn, args, kwargs))
             idle = self._shared.idle.acquire(blocking=False)
             if not idle and len(self._threads) < self._count:
-                thread = threading.Thread(target=_serve, args=(self._shared,), daemon=True)
+                thread = threading.Thread(target=_run_calls, args=(self._shared,), daemon=True)
                 thread.start()
                 self._threads.append(thread)
         return future
@@ -243,13 +252,19 @@ def _count_cores() -> int:
 
 
 def _merge_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    texts = [*variables, *variables.values()] if isinstance(variables, Mapping) else [None]
+    if not all(isinstance(text, str) for text in texts):
+        raise ExportError(
+            "environment must be a dict of texts, as {'XLA_FLAGS': '--xla_dump_to=/tmp'}. Got: "
+            f"{variables!r}."
+        )
     devices = getattr(jax.config, "jax_num_cpu_devices", -1)
     device_count = {"JAX_NUM_CPU_DEVICES": str(devices)} if devices > 0 else {}
     return {**os.environ, **device_count, "JAX_PLATFORMS": "cpu", **variables}
 
 
-def _serve(shared: _Shared) -> None:
-    """Runs calls in one process, and replaces it if it dies. Each thread runs this."""
+def _run_calls(shared: _ExecutorState) -> None:
+    """Runs calls in one process, and replaces it if it dies: the target of each thread."""
     process: WorkerProcess | None = None
     try:
         while (call := _wait_for_call(shared)) is not None:
@@ -257,10 +272,10 @@ def _serve(shared: _Shared) -> None:
                 process = _run_call(shared, call, process)
             del call  # frees its arguments while this thread waits for the next call
     finally:
-        _discard(shared, process)
+        _close_process(shared, process)
 
 
-def _wait_for_call(shared: _Shared) -> _SubmittedCall | None:
+def _wait_for_call(shared: _ExecutorState) -> _SubmittedCall | None:
     """Waits for the next call; None after shutdown."""
     with contextlib.suppress(queue.Empty):
         return shared.calls.get_nowait()
@@ -269,7 +284,7 @@ def _wait_for_call(shared: _Shared) -> _SubmittedCall | None:
 
 
 def _run_call(
-    shared: _Shared, call: _SubmittedCall, process: WorkerProcess | None
+    shared: _ExecutorState, call: _SubmittedCall, process: WorkerProcess | None
 ) -> WorkerProcess | None:
     """Runs a call, and returns the process for the next one, or None if it must be replaced."""
     timeout = shared.timeout
@@ -291,12 +306,12 @@ def _run_call(
     except BaseException as e:
         call.future.set_exception(e)
     if process is not None and not process.is_alive:
-        _discard(shared, process)
+        _close_process(shared, process)
         process = None
     return process
 
 
-def _start_process(shared: _Shared, name: str) -> WorkerProcess:
+def _start_process(shared: _ExecutorState, name: str) -> WorkerProcess:
     process = WorkerProcess(shared.environment)
     with shared.lock:
         shared.processes.add(process)
@@ -308,12 +323,12 @@ def _start_process(shared: _Shared, name: str) -> WorkerProcess:
             raise ready.make_job_error(name, process.output(), action="The workers' initializer")
     except BaseException:
         process.kill()
-        _discard(shared, process)
+        _close_process(shared, process)
         raise
     return process
 
 
-def _discard(shared: _Shared, process: WorkerProcess | None) -> None:
+def _close_process(shared: _ExecutorState, process: WorkerProcess | None) -> None:
     if process is not None:
         process.close()
         with shared.lock:

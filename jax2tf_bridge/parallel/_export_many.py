@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import sys
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import (
+    BrokenExecutor,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    as_completed,
+)
 from pickle import PicklingError
 
 from jax2tf_bridge._utils import progress_bar
+from jax2tf_bridge.colocated import dumps
 from jax2tf_bridge.errors import (
     BridgeError,
     ExportError,
@@ -16,14 +24,10 @@ from jax2tf_bridge.errors import (
     JobError,
     MissingDependencyError,
     NotPicklableError,
+    WorkerDiedError,
 )
 from jax2tf_bridge.parallel._executors import ExportWorkers
-from jax2tf_bridge.parallel._failures import (
-    Failure,
-    find_pickle_error,
-    find_plain_pickle_error,
-    make_executor_error,
-)
+from jax2tf_bridge.parallel._failures import Failure
 from jax2tf_bridge.parallel._jobs import Answer, ExportJob, Jobs, PendingJob, name_jobs, run_job
 from jax2tf_bridge.portable import PortableFunction
 
@@ -173,18 +177,55 @@ def _explain_error(
     pending_job: PendingJob, executor: Executor, error: BaseException, output: str = ""
 ) -> BridgeError:
     """Makes the error for a job that the executor could not run; `run_job` never raises."""
-    is_export_workers = isinstance(executor, ExportWorkers)
-    if isinstance(error, (NotPicklableError, PicklingError, TypeError, AttributeError, ValueError)):
-        function = pending_job.job.function
-        problem = find_pickle_error(pending_job.name, [function, pending_job.message])
-        if problem is None and isinstance(executor, ProcessPoolExecutor):
-            sent = pending_job.message.job.function
-            problem = find_plain_pickle_error(pending_job.name, function, sent)
-        if problem is not None:
-            problem.__cause__ = error
-            return problem
-    if is_export_workers and isinstance(error, (JobError, MissingDependencyError)):
-        return error
-    if is_export_workers:  # unpickling the job in the worker raised it
+    explanation: BridgeError | None = None
+    if isinstance(error, (PicklingError, TypeError, AttributeError, ValueError)):
+        explanation = _find_pickle_error(pending_job)
+        if explanation is None and isinstance(executor, ProcessPoolExecutor):
+            explanation = _find_plain_pickle_error(pending_job)
+    if explanation is None and isinstance(executor, ExportWorkers):
+        if isinstance(error, (JobError, MissingDependencyError)):
+            return error
+        # Unpickling the job in the worker raised it.
         return Failure.of(error).make_job_error(pending_job.name, output, error)
-    return make_executor_error(pending_job.name, error)
+    if explanation is None:
+        explanation = _make_executor_error(pending_job.name, error)
+    explanation.__cause__ = error
+    return explanation
+
+
+def _find_pickle_error(pending_job: PendingJob) -> NotPicklableError | None:
+    """Makes the error for a job that cannot be pickled; None if it can be."""
+    for part in (pending_job.job.function, pending_job.message):  # the function fails most often
+        try:
+            dumps(part)
+        except NotPicklableError as e:
+            return NotPicklableError(f"The export of {pending_job.name!r}: {e}", culprit=e.culprit)
+    return None
+
+
+def _find_plain_pickle_error(pending_job: PendingJob) -> NotPicklableError | None:
+    """Makes the error for a job whose function plain pickle cannot send; None if it can."""
+    try:
+        pickle.dumps(pending_job.message.job.function)
+    except Exception as e:  # __reduce__ may raise anything
+        function = pending_job.job.function
+        culprit = str(getattr(function, "__qualname__", type(function).__qualname__))
+        return NotPicklableError(
+            f"The export of {pending_job.name!r} needs {culprit}, which the executor cannot send: "
+            f"{e}. It uses pickle, which finds only functions at the top of modules. Define the "
+            "function there, or use the bridge's own workers (executor=None), which accept any "
+            "function.",
+            culprit=culprit,
+        )
+    return None
+
+
+def _make_executor_error(name: str, error: BaseException) -> JobError:
+    text = f"The executor failed with the export of {name!r}: {type(error).__name__}: {error}"
+    if not isinstance(error, BrokenExecutor):
+        return JobError(text, job=name)
+    return WorkerDiedError(
+        f"{text} It does not say which job ended its process, and accepts no further jobs. The "
+        "bridge's own workers (executor=None) name the job, and accept others.",
+        job=name,
+    )

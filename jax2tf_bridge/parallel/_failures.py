@@ -1,21 +1,14 @@
-"""Exceptions of jobs, sent from another process or made for a process that died."""
+"""Sends the exceptions of jobs from one process to another."""
 
 from __future__ import annotations
 
-import pickle
 import traceback
-from collections.abc import Sequence
-from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass
-from signal import Signals
 from typing import Any
 
 from jax2tf_bridge.colocated import dumps, loads
-from jax2tf_bridge.errors import JobError, NotPicklableError, WorkerDiedError
+from jax2tf_bridge.errors import JobError
 from jax2tf_bridge.from_jax.arguments import user_line
-
-_MAX_OUTPUT_CHARACTERS = 4096
-"""Maximum number of characters of a process's output in an error message."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +82,8 @@ class Failure:
         if cause is None and self.parts is not None:
             cause = self.parts.rebuild()
         place = f" (at {self.source})" if self.source and self.source not in self.text else ""
-        failed = action or f"The export of {name!r}"
-        text = f"{failed} failed{place}: {self.kind}: {self.text}"
+        subject = action or f"The export of {name!r}"
+        text = f"{subject} failed{place}: {self.kind}: {self.text}"
         if cause is None:
             # Without a cause, the text must contain the traceback; a cause shows it as a note.
             text = f"{text}\n\n{self.trace.rstrip()}"
@@ -114,98 +107,3 @@ def _get_text(error: BaseException) -> str:
         return str(error)
     except Exception as e:  # the user's own __str__
         return f"(its text is not available: {type(e).__name__})"
-
-
-def make_worker_died_error(
-    name: str, exit_code: int | None, output: str, *, starting: bool
-) -> WorkerDiedError:
-    """Makes the error for a process that ended without an answer.
-
-    Args:
-      name: the name of its job.
-      exit_code: the exit code of the process, negative for a signal.
-      output: the output of the process.
-      starting: whether the process ended before it began the job.
-    """
-    how = "ended without an answer"
-    if exit_code is not None and exit_code < 0:
-        signal = Signals(-exit_code).name if -exit_code in set(Signals) else f"signal {-exit_code}"
-        how = f"was ended by {signal}"
-        if signal == "SIGKILL":
-            how += ", as the system does if memory runs out"
-    elif exit_code is not None:
-        how = f"ended with exit code {exit_code}"
-    when = (
-        f"was to export {name!r} {how} while it started" if starting else f"exported {name!r} {how}"
-    )
-    return WorkerDiedError(
-        f"The process that {when}.{_format_output(output)}",
-        job=name,
-        output=output,
-        exit_code=exit_code,
-    )
-
-
-def make_timeout_error(name: str, timeout: float, output: str) -> JobError:
-    """Makes the error for a process that was killed after `timeout` seconds."""
-    return JobError(
-        f"{name!r} took longer than {timeout:g} s, and its process was ended."
-        f"{_format_output(output)}",
-        job=name,
-        output=output,
-    )
-
-
-def _format_output(output: str) -> str:
-    shown = output.rstrip()
-    if not shown:
-        return " It printed nothing."
-    start = "..." if len(shown) > _MAX_OUTPUT_CHARACTERS else ""
-    return f" It had printed:\n{start}{shown[-_MAX_OUTPUT_CHARACTERS:]}"
-
-
-def make_executor_error(name: str, error: BaseException) -> JobError:
-    """Makes the error for a job whose executor failed; the function itself did not raise."""
-    text = f"The executor failed with the export of {name!r}: {type(error).__name__}: {error}"
-    job_error: JobError
-    if isinstance(error, BrokenExecutor):
-        job_error = WorkerDiedError(
-            f"{text} It does not say which job ended its process, and accepts no further jobs. The "
-            "bridge's own workers (executor=None) name the job, and accept others.",
-            job=name,
-        )
-    else:
-        job_error = JobError(text, job=name)
-    job_error.__cause__ = error
-    return job_error
-
-
-def find_pickle_error(name: str, parts: Sequence[object]) -> NotPicklableError | None:
-    """Makes the error for a job that cannot be pickled; None if it can be.
-
-    Tries `parts` in order; the parts that are most likely to fail come first.
-    """
-    for part in parts:
-        try:
-            dumps(part)
-        except NotPicklableError as e:
-            return NotPicklableError(f"The export of {name!r}: {e}", culprit=e.culprit)
-    return None
-
-
-def find_plain_pickle_error(name: str, function: Any, sent: object) -> NotPicklableError | None:
-    """Makes the error for a function that plain pickle cannot send; None if it can.
-
-    `sent` replaces the function in a job, and is pickled here.
-    """
-    try:
-        pickle.dumps(sent)
-    except Exception as e:  # __reduce__ may raise anything
-        culprit = str(getattr(function, "__qualname__", type(function).__qualname__))
-        return NotPicklableError(
-            f"The export of {name!r} needs {culprit}, which the executor cannot send: {e}. It uses "
-            "pickle, which finds only functions at the top of modules. Define the function there, "
-            "or use the bridge's own workers (executor=None), which accept any function.",
-            culprit=culprit,
-        )
-    return None

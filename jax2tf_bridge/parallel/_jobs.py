@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -67,6 +68,11 @@ class ExportJob:
                 "ExportJob takes the arguments of its function as a list, args=[x]. Got: a "
                 f"{type(self.args).__name__}."
             )
+        if not isinstance(self.kwargs, Mapping):
+            raise FunctionError(
+                "ExportJob takes keyword arguments as a dict, kwargs={'x': x}. Got: a "
+                f"{type(self.kwargs).__name__}."
+            )
 
 
 Jobs: TypeAlias = Sequence[ExportJob] | Mapping[str, ExportJob]
@@ -80,30 +86,33 @@ def name_jobs(jobs: Jobs) -> dict[str, ExportJob]:
       FunctionError: `jobs` has something other than an ExportJob.
       ExportError: the user gave two jobs the same name.
     """
-    if isinstance(jobs, ExportJob):
-        raise FunctionError("export_many takes a list of jobs. Pass [job], or use export().")
+    if isinstance(jobs, ExportJob) or not hasattr(jobs, "__iter__"):
+        job_text = "job" if isinstance(jobs, ExportJob) else "ExportJob(f, args=[...])"
+        raise FunctionError(
+            f"export_many takes a list of jobs. Pass [{job_text}], or use export()."
+        )
     if isinstance(jobs, Mapping):
         return {
             name: replace(_check_job(job, f"The job {name!r}"), name=name)
             for name, job in jobs.items()
         }
-    listed = [_check_job(job, f"Job {number}") for number, job in enumerate(jobs)]
-    user_names = [job.name for job in listed if job.name is not None]
+    job_list = [_check_job(job, f"Job {number}") for number, job in enumerate(jobs)]
+    user_names = [job.name for job in job_list if job.name is not None]
     duplicates = sorted({name for name in user_names if user_names.count(name) > 1})
     if duplicates:
         raise ExportError(
             f"Several jobs have the name {', '.join(map(repr, duplicates))}. Give each job its own "
             "name: results are returned by name."
         )
-    taken = set(user_names)
-    named: dict[str, ExportJob] = {}
-    for job in listed:
+    used_names = set(user_names)
+    jobs_by_name: dict[str, ExportJob] = {}
+    for job in job_list:
         name = job.name
         if name is None:
-            name = _make_unique(_get_function_name(job), taken)
-            taken.add(name)
-        named[name] = replace(job, name=name)
-    return named
+            name = _make_unique(_get_function_name(job), used_names)
+            used_names.add(name)
+        jobs_by_name[name] = replace(job, name=name)
+    return jobs_by_name
 
 
 def _check_job(job: object, which: str) -> ExportJob:
@@ -122,12 +131,9 @@ def _get_function_name(job: ExportJob) -> str:
         return "job"  # the export reports the problem
 
 
-def _make_unique(name: str, taken: set[str]) -> str:
-    number, unique = 1, name
-    while unique in taken:
-        number += 1
-        unique = f"{name}_{number}"
-    return unique
+def _make_unique(name: str, used_names: set[str]) -> str:
+    candidates = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
+    return next(candidate for candidate in candidates if candidate not in used_names)
 
 
 @dataclass(frozen=True)
@@ -211,15 +217,15 @@ def run_job(sent: SentJob) -> Answer:
     try:
         _check_precision(sent)
         with use_configuration(sent.configuration):
-            exported, data = _export(sent)
+            portable, data = _export(sent)
     except BaseException as e:  # the user's function may even call sys.exit()
         failure = Failure.of(e)
         # Packed separately, so that the failure is readable without the exception's class.
         objects = channel.pack(failure.parts) if failure.parts else b""
         return Answer(failure=replace(failure, parts=None), objects=objects)
     try:
-        result = _make_skeleton(exported)
-        return Answer(data, objects=b"" if result is None else channel.pack(result))
+        skeleton = _make_skeleton(portable)
+        return Answer(data, objects=b"" if skeleton is None else channel.pack(skeleton))
     except Exception as e:  # the user's pytree types may raise anything
         return Answer(data, not_sent=f"{type(e).__name__}: {e}")
 
@@ -244,7 +250,7 @@ def _export(sent: SentJob) -> tuple[PortableFunction, bytes]:
     if isinstance(function, (_NamedFunction, _JittedFunction)):
         job = replace(job, function=function.restore())
     _check_structure(job, sent.structure)
-    exported = export(
+    portable = export(
         job.function,
         polymorphic_shapes=job.polymorphic_shapes,
         polymorphic_constraints=job.polymorphic_constraints,
@@ -253,7 +259,7 @@ def _export(sent: SentJob) -> tuple[PortableFunction, bytes]:
         target=job.target,
         runtime_checks=job.runtime_checks,
     )(*job.args, **job.kwargs)
-    return exported, serialize(exported, vjp_order=job.vjp_order)
+    return portable, serialize(portable, vjp_order=job.vjp_order)
 
 
 class PendingJob:
@@ -282,8 +288,8 @@ class PendingJob:
         if answer.failure is not None:
             failure = replace(answer.failure, parts=self._read_exception_parts(answer))
             raise failure.make_job_error(self.name, output)
-        exported = deserialize(answer.function, file=self.name)
-        out_tree = exported.out_tree
+        portable = deserialize(answer.function, file=self.name)
+        out_tree = portable.out_tree
         reason = answer.not_sent
         if answer.objects:
             try:
@@ -292,16 +298,16 @@ class PendingJob:
                 raise
             except Exception as e:  # the user's pytree types may raise anything
                 reason = f"{type(e).__name__}: {e}"
-        unknown = [node.name for node in _iter_typed_nodes(out_tree) if node.codec is None]
-        if unknown:
+        unknown_types = [node.name for node in _iter_typed_nodes(out_tree) if node.codec is None]
+        if unknown_types:
             raise SerializationError(
-                f"The result of {self.name!r} has a {unknown[0]}; its type did not come back from "
-                f"the process that exported it{f' ({reason})' if reason else ''}. Register it "
-                "for files, in a module that both processes import, with "
+                f"The result of {self.name!r} has a {unknown_types[0]}; its type did not come back "
+                f"from the process that exported it{f' ({reason})' if reason else ''}. Register "
+                "it for files, in a module that both processes import, with "
                 "register_pytree_node_serialization or register_namedtuple_serialization."
             )
-        in_tree = _copy_types(exported.in_tree, self._structure)
-        return replace(exported, in_tree=in_tree, out_tree=out_tree)
+        in_tree = _copy_types(portable.in_tree, self._structure)
+        return replace(portable, in_tree=in_tree, out_tree=out_tree)
 
     def _read_exception_parts(self, answer: Answer) -> ExceptionParts | None:
         if not answer.objects:
@@ -369,20 +375,20 @@ def _iter_typed_nodes(spec: TreeSpec) -> Iterator[TreeSpec]:
         yield from _iter_typed_nodes(child)
 
 
-def _make_skeleton(exported: PortableFunction) -> Any:
+def _make_skeleton(portable: PortableFunction) -> Any:
     """Builds the function's result with numbers for arrays; None without the user's types.
 
     The sender reads its own pytree types from this object.
     """
-    if not any(_iter_typed_nodes(exported.out_tree)):
+    if not any(_iter_typed_nodes(portable.out_tree)):
         return None
-    return exported.out_tree.unflatten(iter(range(len(exported.out_avals))))
+    return portable.out_tree.unflatten(iter(range(len(portable.out_avals))))
 
 
 def _copy_types(read: TreeSpec, own: TreeSpec) -> TreeSpec:
     """Copies the pytree types of `own` to the equal nodes of `read`."""
-    same = (read.kind, read.name, read.keys) == (own.kind, own.name, own.keys)
-    if not same or len(read.children) != len(own.children):
+    is_equal_node = (read.kind, read.name, read.keys) == (own.kind, own.name, own.keys)
+    if not is_equal_node or len(read.children) != len(own.children):
         return read
     children = tuple(map(_copy_types, read.children, own.children))
     return replace(read, children=children, codec=own.codec or read.codec)

@@ -20,11 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from jax2tf_bridge.colocated import Channel
+from jax2tf_bridge.errors import JobError, WorkerDiedError
 from jax2tf_bridge.parallel._configuration import read_configuration, use_configuration
-from jax2tf_bridge.parallel._failures import Failure, make_timeout_error, make_worker_died_error
+from jax2tf_bridge.parallel._failures import Failure
 
 _MAX_OUTPUT_BYTES = 1 << 16
 """Maximum number of bytes kept of a call's output; the last ones are kept."""
+
+_MAX_OUTPUT_CHARACTERS = 4096
+"""Maximum number of characters of a process's output in an error message."""
 
 _EXIT_TIMEOUT = 5.0
 """Seconds that an idle worker gets to exit before it is killed."""
@@ -107,8 +111,8 @@ class WorkerProcess:
             self._process.kill()  # it may have closed its pipe without exiting
             exit_code = self._process.wait()
             if self._out_of_time and timeout is not None:
-                raise make_timeout_error(name, timeout, self.output())
-            raise make_worker_died_error(name, exit_code, self.output(), starting=starting)
+                raise _make_timeout_error(name, timeout, self.output())
+            raise _make_worker_died_error(name, exit_code, self.output(), starting=starting)
         answer: ReturnedValue | Failure = self._channel.unpack(reply)
         return answer
 
@@ -178,6 +182,41 @@ def _receive(connection: Connection) -> bytes | None:
         return connection.recv_bytes()
     except (EOFError, OSError):
         return None
+
+
+def _make_worker_died_error(
+    name: str, exit_code: int, output: str, *, starting: bool
+) -> WorkerDiedError:
+    end = f"ended with exit code {exit_code}"
+    if exit_code < 0:  # a signal
+        signal_names = {int(number): number.name for number in signal.Signals}
+        end = f"was ended by {signal_names.get(-exit_code, f'signal {-exit_code}')}"
+        if -exit_code == signal.SIGKILL:
+            end += ", as the system does if memory runs out"
+    task = f"was to export {name!r}" if starting else f"exported {name!r}"
+    return WorkerDiedError(
+        f"The process that {task} {end}{' while it started' * starting}.{_format_output(output)}",
+        job=name,
+        output=output,
+        exit_code=exit_code,
+    )
+
+
+def _make_timeout_error(name: str, timeout: float, output: str) -> JobError:
+    return JobError(
+        f"{name!r} took longer than {timeout:g} s, and its process was ended."
+        f"{_format_output(output)}",
+        job=name,
+        output=output,
+    )
+
+
+def _format_output(output: str) -> str:
+    text = output.rstrip()
+    if not text:
+        return " It printed nothing."
+    start = "..." if len(text) > _MAX_OUTPUT_CHARACTERS else ""
+    return f" It had printed:\n{start}{text[-_MAX_OUTPUT_CHARACTERS:]}"
 
 
 def serve(connection: Connection) -> None:

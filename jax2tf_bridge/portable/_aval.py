@@ -1,9 +1,12 @@
-"""Types of arrays: abstract values, shardings over devices, captured arrays, and ports."""
+"""Types of arrays: abstract values, shardings, captured arrays, ports, and accepted dtypes."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
 
 from jax2tf_bridge._dtypes import WIDENED, find_dtype, is_differentiable
 from jax2tf_bridge._utils import array_type_text
@@ -13,7 +16,7 @@ AxisType: TypeAlias = Literal["auto", "explicit", "manual"]
 """Authority that shards a mesh axis: the compiler, the types of the values, or the function."""
 
 
-CALLS_OF_PARTS = frozenset(
+SHARD_MAP_CALLS = frozenset(
     {
         "SPMDFullToShardShape",
         "SPMDShardToFullShape",
@@ -83,6 +86,11 @@ class Sharding:
     memory_kind: str | None = None
     hlo: bytes = b""
 
+    def find_unknown_axes(self) -> list[str]:
+        """Returns the axes that the mesh lacks, sorted."""
+        axes = {*self.unreduced, *self.reduced, *itertools.chain(*self.partitions)}
+        return sorted(axes.difference(self.mesh.axis_names if self.mesh else ()))
+
     def __str__(self) -> str:
         if self.mesh is None:
             return f"an XLA sharding of {len(self.hlo)} bytes"
@@ -99,7 +107,8 @@ def _format_partition(axes: tuple[str, ...]) -> str:
     return repr(axes[0]) if len(axes) == 1 else repr(axes)
 
 
-_OP_DTYPES = {"float0": "bool", **WIDENED}
+# The dtypes that modules take and return in place of others.
+_MODULE_DTYPES = {"float0": "bool", **WIDENED}
 
 MemorySpace: TypeAlias = Literal["device", "host", "any"]
 
@@ -142,7 +151,7 @@ class Aval:
     @property
     def module_dtype(self) -> str:
         """Its dtype as an argument or result of the module."""
-        return "uint32" if self.is_key else _OP_DTYPES.get(self.dtype, self.dtype)
+        return "uint32" if self.is_key else _MODULE_DTYPES.get(self.dtype, self.dtype)
 
     @property
     def op_shape(self) -> tuple[Dim, ...]:
@@ -233,3 +242,49 @@ def array_size(aval: Aval) -> int | str:
 def variables_in(aval: Aval) -> frozenset[str]:
     """Returns the variables in a shape."""
     return frozenset[str]().union(*map(variables_of, aval.op_shape))
+
+
+def is_accepted_as(leaf: Any, dtype: str, *, accepts_bfloat16: bool = False) -> bool:
+    """Returns whether an array or number is implicitly accepted as one of a dtype.
+
+    The rules are those of JAX and `convert`: 64-bit values are accepted as 32-bit ones, and 8-bit
+    dtypes hold the values that JAX stores in fewer bits.
+
+    Args:
+      leaf: the array or number.
+      dtype: the dtype.
+      accepts_bfloat16: whether float32 also holds bfloat16, as in models for converters.
+    """
+    actual = dtype_name(leaf)
+    if actual is None:
+        return can_hold_number(leaf, dtype)
+    if accepts_bfloat16 and (actual, dtype) == ("bfloat16", "float32"):
+        return True
+    return can_become(actual, dtype) or WIDENED.get(actual) == dtype
+
+
+def dtype_name(leaf: Any) -> str | None:
+    """Returns JAX's name of the dtype; None for a Python number, which has no dtype."""
+    if isinstance(leaf, (bool, int, float, complex)):
+        return None
+    dtype = leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
+    return str(getattr(dtype, "name", dtype))
+
+
+def can_hold_number(number: complex, expected: str) -> bool:
+    """Returns whether a dtype can represent a Python number, up to rounding."""
+    row = find_dtype(expected)
+    if row is not None and row.is_integer:
+        is_signed = row.kind == "int"
+        bits = row.bits - is_signed
+        minimum = -(1 << bits) if is_signed else 0
+        return isinstance(number, int) and minimum <= number < 1 << bits
+    if expected == "bool":
+        return isinstance(number, bool)
+    return not isinstance(number, complex) or (row is not None and row.kind == "complex")
+
+
+def can_become(actual: str, expected: str) -> bool:
+    """Returns whether JAX implicitly accepts a dtype as another: 64 bits as 32 bits."""
+    row = find_dtype(actual)
+    return actual == expected or (row is not None and row.without_x64 == expected)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from jax2tf_bridge._dtypes import DTYPES_BY_ELEMENT_TYPE
@@ -53,7 +53,7 @@ def make_called_function(
         raise ModuleError(f"The module of {name} cannot be read: {e}") from e
     if version is None:
         raise ModuleError(f"The module of {name} is not a portable artifact of StableHLO.")
-    in_avals, out_avals = call_avals(
+    in_avals, out_avals = make_call_avals(
         argument_dtypes,
         result_dtypes,
         (inputs, outputs),
@@ -95,7 +95,19 @@ def read_tensor_type(text: str) -> tuple[list[str], str] | None:
     return match[1].split("x")[:-1], DTYPES_BY_ELEMENT_TYPE[match[2]]
 
 
-def call_avals(
+def name_open_sizes(sizes: Iterable[str], prefix: str) -> tuple[Dim, ...]:
+    """Converts the sizes of an MLIR type; open sizes become variables.
+
+    >>> name_open_sizes(["?", "3"], "x0")
+    (DimExpr('x0_0'), 3)
+    """
+    return tuple(
+        parse_dimension(f"{prefix}_{i}") if size == "?" else int(size)
+        for i, size in enumerate(sizes)
+    )
+
+
+def make_call_avals(
     arguments: Sequence[str],
     results: Sequence[str],
     module_types: tuple[Sequence[str], Sequence[str]],
@@ -117,7 +129,7 @@ def call_avals(
     return _make_avals(arguments, inputs, "x"), _make_avals(results, module_types[1], "y")
 
 
-def call_problem(
+def find_call_problem(
     name: str,
     arguments: Sequence[str],
     results: Sequence[str],
@@ -129,7 +141,7 @@ def call_problem(
 
     TensorFlow does not check this, and reads stray memory if they differ.
     """
-    avals = call_avals(arguments, results, module_types, has_platform_index=has_platform_index)
+    avals = make_call_avals(arguments, results, module_types, has_platform_index=has_platform_index)
     try:
         check_types(name, *avals, *module_types, has_platform_index=has_platform_index)
     except ModuleError as e:
@@ -139,16 +151,10 @@ def call_problem(
 
 def _make_avals(dtypes: Sequence[str], types: Sequence[str], prefix: str) -> tuple[Aval, ...]:
     # If the numbers of dtypes and types differ, check_types reports it.
-    tensors = [t for t in types if t.startswith("tensor<")]
-    shapes = [_parse_shape(t, f"{prefix}{i}") for i, t in enumerate(tensors)]
+    matches = [_TENSOR.match(t) for t in types if t.startswith("tensor<")]
+    shapes = [
+        name_open_sizes(match[1].split("x")[:-1] if match else (), f"{prefix}{i}")
+        for i, match in enumerate(matches)
+    ]
     shapes += [()] * (len(dtypes) - len(shapes))
     return tuple(Aval(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=False))
-
-
-def _parse_shape(kind: str, prefix: str) -> tuple[Dim, ...]:
-    match = _TENSOR.match(kind)
-    sizes = match.group(1).split("x")[:-1] if match else []
-    return tuple(
-        parse_dimension(f"{prefix}_{i}") if size == "?" else int(size)
-        for i, size in enumerate(sizes)
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from jax2tf_bridge._dtypes import ELEMENT_TYPES
 from jax2tf_bridge.errors import ModuleError, format_bullets
@@ -11,6 +12,8 @@ from jax2tf_bridge.portable._aval import Aval, LiftedConstant, array_size
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._tree_spec import TreeSpec
 from shape_poly import Comparison, DimensionSyntaxError, DimExpr, parse_comparison
+
+T = TypeVar("T")
 
 MAX_TEXT = 1 << 17
 """Maximum number of characters of all symbolic sizes of a file; parsing takes a few seconds."""
@@ -28,7 +31,7 @@ def has_own_parentheses(text: str) -> bool:
     return _GROUP.search(text) is not None
 
 
-class Comparisons:
+class ComparisonParser:
     """A parser for the constraints of one file, with a cache and bounded work."""
 
     def __init__(self) -> None:
@@ -60,8 +63,8 @@ class Comparisons:
             return e.problem.encode(errors="backslashreplace").decode()
 
 
-def function_problem(
-    portable: PortableFunction, in_leaves: int, out_leaves: int, comparisons: Comparisons
+def find_function_problem(
+    portable: PortableFunction, in_leaves: int, out_leaves: int, comparisons: ComparisonParser
 ) -> str | None:
     """Returns the first inconsistency between the parts of a portable function, or None.
 
@@ -73,11 +76,12 @@ def function_problem(
     """
     in_avals, out_avals = len(portable.in_avals), len(portable.out_avals)
     return (
-        _find_call_problem(portable)
+        _find_structure_problem(portable)
         or _compare_counts("in_avals", in_avals, in_leaves, "leaves of in_tree")
         or _compare_counts("out_avals", out_avals, out_leaves, "leaves of out_tree")
         or _compare_counts("in_shardings", len(portable.in_shardings), in_avals, "in_avals")
         or _compare_counts("out_shardings", len(portable.out_shardings), out_avals, "out_avals")
+        or _find_sharding_problem(portable)
         or _find_kept_problem(portable.module.kept_arguments, in_avals)
         or (None if portable.platforms else "platforms is empty")
         or _compare_counts(
@@ -88,7 +92,7 @@ def function_problem(
     )
 
 
-def vjp_problem(
+def find_vjp_problem(
     primal: PortableFunction, in_tree: TreeSpec, in_avals: Sequence[Aval], out_avals: Sequence[Aval]
 ) -> str | None:
     """Returns why these cannot be the structure and types of a function's VJP, or None.
@@ -112,7 +116,7 @@ def vjp_problem(
     )
 
 
-# Files refer to abstract values by number, so a small file may repeat a large one many times.
+# Files refer to such objects by number, so a small file may repeat a large one many times.
 # Therefore each object is processed once.
 def _make_cotangents(avals: Sequence[Aval]) -> list[Aval]:
     cotangents = {
@@ -122,17 +126,17 @@ def _make_cotangents(avals: Sequence[Aval]) -> list[Aval]:
     return [cotangents[id(aval)] for aval in avals]
 
 
-def _iter_distinct(avals: Sequence[Aval]) -> Iterable[Aval]:
-    return {id(aval): aval for aval in avals}.values()
+def _iter_distinct(values: Iterable[T]) -> Iterable[T]:
+    return {id(value): value for value in values}.values()
 
 
 def _find_type_problem(name: str, avals: Sequence[Aval], expected: Sequence[Aval]) -> str | None:
-    agree: set[tuple[int, int]] = set()
+    equal_pairs: set[tuple[int, int]] = set()
     for i, (aval, expected_aval) in enumerate(zip(avals, expected, strict=True)):
         pair = id(aval), id(expected_aval)
-        if pair not in agree and not _can_be_equal(aval, expected_aval):
+        if pair not in equal_pairs and not _can_be_equal(aval, expected_aval):
             return f"{name}[{i}] is {aval!s:.80}, but the function requires {expected_aval!s:.80}"
-        agree.add(pair)
+        equal_pairs.add(pair)
     return None
 
 
@@ -148,7 +152,7 @@ def _can_be_equal(aval: Aval, expected: Aval) -> bool:
     )
 
 
-def _find_call_problem(portable: PortableFunction) -> str | None:
+def _find_structure_problem(portable: PortableFunction) -> str | None:
     tree = portable.in_tree
     if tree.kind != "tuple" or [c.kind for c in tree.children] != ["tuple", "dict"]:
         return "in_tree is not the structure of (args, kwargs)"
@@ -159,9 +163,19 @@ def _find_call_problem(portable: PortableFunction) -> str | None:
     return _compare_counts("argument_names", names, len(arguments.children), "arguments")
 
 
+def _find_sharding_problem(portable: PortableFunction) -> str | None:
+    for name in ("in_shardings", "out_shardings"):
+        for sharding in _iter_distinct(getattr(portable, name)):
+            axes = [] if sharding is None else sharding.find_unknown_axes()
+            if axes:
+                mesh = str(sharding.mesh)
+                return (
+                    f"{name} have the axes {', '.join(axes):.80}, which the mesh {mesh:.80} lacks"
+                )
+    return None
+
+
 def _find_kept_problem(kept: Sequence[int], in_avals: int) -> str | None:
-    if tuple(kept) == tuple(range(in_avals)):
-        return None
     previous = -1
     for index in kept:
         if not previous < index < in_avals:
@@ -173,8 +187,8 @@ def _find_kept_problem(kept: Sequence[int], in_avals: int) -> str | None:
     return None
 
 
-def _find_sizes_problem(portable: PortableFunction, comparisons: Comparisons) -> str | None:
-    known = _find_variables(portable.in_avals)
+def _find_sizes_problem(portable: PortableFunction, comparisons: ComparisonParser) -> str | None:
+    known_variables = _find_variables(portable.in_avals)
     for name in ("constraints", "requirements"):
         for i, text in enumerate(getattr(portable, name)):
             comparison = comparisons.parse(text)
@@ -184,10 +198,10 @@ def _find_sizes_problem(portable: PortableFunction, comparisons: Comparisons) ->
                 )
             if comparison.operator == "==":
                 # The equation may define a variable in terms of the arguments' variables.
-                known |= comparison.variables()
-    unknown = sorted(_find_variables(portable.out_avals) - known)
-    if unknown:
-        return f"out_avals have sizes of {', '.join(unknown):.80}, which no argument has"
+                known_variables |= comparison.variables()
+    unknown_variables = sorted(_find_variables(portable.out_avals) - known_variables)
+    if unknown_variables:
+        return f"out_avals have sizes of {', '.join(unknown_variables):.80}, which no argument has"
     return None
 
 
@@ -266,10 +280,10 @@ def check_types(
         )
 
 
-def avals_of_main(function: PortableFunction) -> list[Aval]:
+def list_main_avals(function: PortableFunction) -> list[Aval]:
     """Returns the abstract values of main's arguments after the platform index and tokens."""
-    kept = [function.in_avals[i] for i in function.module.kept_arguments]
-    return kept + [constant.aval for constant in function.lifted_constants]
+    argument_avals = [function.in_avals[i] for i in function.module.kept_arguments]
+    return argument_avals + [constant.aval for constant in function.lifted_constants]
 
 
 def check_function_types(
@@ -287,7 +301,7 @@ def check_function_types(
     """
     check_types(
         function.name,
-        avals_of_main(function),
+        list_main_avals(function),
         function.out_avals,
         module_inputs,
         module_outputs,

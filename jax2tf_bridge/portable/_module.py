@@ -1,16 +1,19 @@
-"""Module: serialized StableHLO, how to call it, and the safety checks that users can disable."""
+"""Module: serialized StableHLO, its disabled safety checks, and the releases that run it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from jax2tf_bridge.bytecode import Version
-from jax2tf_bridge.errors import FunctionError
+from jax2tf_bridge._operations import CUSTOM_CALLS
+from jax2tf_bridge._utils import once_per_object, some
+from jax2tf_bridge.bytecode import Version, read_summary
+from jax2tf_bridge.errors import FileFormatError, FunctionError
+from jax2tf_bridge.targets import TENSORFLOW_RELEASES, Target, tensorflow_releases
 
-_CUSTOM_CALL = "custom_call:"
+_CUSTOM_CALL_PREFIX = "custom_call:"
 _SHARDINGS = "shardings"
 _DEBUG_EFFECTS = "debug_effects"
 
@@ -38,7 +41,7 @@ class DisabledSafetyCheck:
 
         "ALL" allows every custom call.
         """
-        return cls(f"{_CUSTOM_CALL}{target_name}")
+        return cls(f"{_CUSTOM_CALL_PREFIX}{target_name}")
 
     @classmethod
     def shardings(cls) -> DisabledSafetyCheck:
@@ -58,14 +61,14 @@ class DisabledSafetyCheck:
 
     def is_custom_call(self) -> str | None:
         """Returns the target of the custom call that this check allows, or None."""
-        name = self.directive.removeprefix(_CUSTOM_CALL)
+        name = self.directive.removeprefix(_CUSTOM_CALL_PREFIX)
         return name if name != self.directive and name else None
 
     def __str__(self) -> str:
         return self.directive
 
 
-def canonical_checks(checks: Sequence[object]) -> tuple[DisabledSafetyCheck, ...]:
+def as_safety_checks(checks: Sequence[object]) -> tuple[DisabledSafetyCheck, ...]:
     """Converts checks, including those of jax.export, to DisabledSafetyCheck.
 
     Raises:
@@ -78,7 +81,9 @@ def canonical_checks(checks: Sequence[object]) -> tuple[DisabledSafetyCheck, ...
             f"{type(checks).__name__}"
         )
     for i, check in enumerate(checks):
-        if type(check).__name__ != DisabledSafetyCheck.__name__:  # JAX has its own of that name
+        # Compared by name, because JAX has a class of this name and may not be installed.
+        names = [kind.__name__ for kind in type(check).__mro__]
+        if DisabledSafetyCheck.__name__ not in names:
             raise FunctionError(
                 f"The disabled check {i} must be a DisabledSafetyCheck, as in {example}. Got: "
                 f"{check!r} of type {type(check).__name__}"
@@ -86,14 +91,13 @@ def canonical_checks(checks: Sequence[object]) -> tuple[DisabledSafetyCheck, ...
     return tuple(DisabledSafetyCheck(str(check)) for check in checks)
 
 
-def shared_checks(checks: Iterable[DisabledSafetyCheck]) -> tuple[DisabledSafetyCheck, ...]:
+def drop_own_checks(checks: Iterable[DisabledSafetyCheck]) -> tuple[DisabledSafetyCheck, ...]:
     """Returns the checks that JAX and TensorFlow know."""
     return tuple(c for c in checks if c.directive not in (_SHARDINGS, _DEBUG_EFFECTS))
 
 
-# Targets of the LAPACK calls of jaxlib up to 0.5.0, which newer releases do not register.
-_RETIRED = re.compile(r"(?:lapack|blas)_[sdcz][a-z]+\d?")
-
+# LAPACK calls of jaxlib up to 0.5.0, which newer releases do not register.
+_RETIRED_CALL = re.compile(r"(?:lapack|blas)_[sdcz][a-z]+\d?")
 
 _EVERY_CALL = "ALL"
 
@@ -112,7 +116,7 @@ def is_vouched(call: str, checks: Iterable[DisabledSafetyCheck]) -> bool:
     [True, False, False]
     """
     names = {check.is_custom_call() for check in checks}
-    return not names.isdisjoint((call, _EVERY_CALL)) and not _RETIRED.fullmatch(call)
+    return not names.isdisjoint((call, _EVERY_CALL)) and not _RETIRED_CALL.fullmatch(call)
 
 
 @dataclass(frozen=True)
@@ -146,7 +150,7 @@ class Module:
         return hash((len(self.data), self.stablehlo_version, self.kept_arguments, self.platforms))
 
 
-CUSTOM_CALL = "tf.call_tf_function"
+CALL_TF_TARGET = "tf.call_tf_function"
 """Target of the custom call of a graph; TensorFlow compiles the graph with the module."""
 
 
@@ -174,3 +178,118 @@ class GraphFunction:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return GraphFunction, (self.name, self.graph)
+
+
+_KERNEL_CALL = "tpu_custom_call"
+"""Custom call of a Pallas kernel. Only TPU runtimes as new as its JAX can run it."""
+
+_NEWEST_STABLEHLO = max(version for version, _ in TENSORFLOW_RELEASES.values())
+
+
+class ModuleForPlatforms(Protocol):
+    """A module of a portable function or of a SavedModel, and the platforms that can run it."""
+
+    @property
+    def platforms(self) -> tuple[str, ...]:
+        """The platforms, by JAX's names."""
+
+    @property
+    def disabled_checks(self) -> tuple[DisabledSafetyCheck, ...]:
+        """The disabled safety checks."""
+
+    @property
+    def stablehlo_version(self) -> Version | None:
+        """The StableHLO version; None if unknown."""
+
+    @property
+    def calling_convention_version(self) -> int:
+        """The calling convention of XlaCallModule."""
+
+
+def find_unhandled_calls(
+    module: ModuleForPlatforms, calls: Iterable[str], newest: Version = _NEWEST_STABLEHLO
+) -> tuple[str, ...]:
+    """Returns the custom calls that TensorFlow has no handler for.
+
+    Args:
+      module: the module. Calls that its disabled checks name are assumed to have a handler.
+      calls: the targets of its custom calls.
+      newest: the newest StableHLO version that TensorFlow reads; by default that of the newest
+        known release.
+    """
+    expanded_calls = {
+        row.target
+        for row in CUSTOM_CALLS.values()
+        if row.expanded_since and TENSORFLOW_RELEASES[row.expanded_since][0] <= newest
+    }
+    handled_calls = Target.widest().custom_calls(module.platforms) | expanded_calls
+    return tuple(
+        call
+        for call in calls
+        if call not in handled_calls and not is_vouched(call, module.disabled_checks)
+    )
+
+
+def no_handler_text(calls: Sequence[str]) -> str:
+    """Says that TensorFlow has no handler for custom calls.
+
+    >>> no_handler_text(["'lapack_ssyevd'"])
+    "TensorFlow has no handler for the custom call 'lapack_ssyevd'"
+    """
+    noun = "custom call" if len(calls) == 1 else "custom calls"
+    return f"TensorFlow has no handler for the {noun} {some(calls, 8)}"
+
+
+def find_releases_for(module: ModuleForPlatforms, calls: Collection[str]) -> tuple[str, ...]:
+    """Returns the known releases that read the module and have handlers for its custom calls.
+
+    Args:
+      module: the module.
+      calls: the targets of its custom calls.
+    """
+    version = module.stablehlo_version
+    if version is None or needs_tpu_runtime(module, calls):
+        return ()
+    return tuple(
+        release
+        for release in tensorflow_releases(version, module.calling_convention_version)
+        if not find_unhandled_calls(module, calls, TENSORFLOW_RELEASES[release][0])
+    )
+
+
+def needs_tpu_runtime(module: ModuleForPlatforms, calls: Collection[str]) -> bool:
+    """Returns whether a module runs only on TPUs, with a runtime for its Pallas kernels.
+
+    Modules that were lowered for other platforms too have a branch without kernels.
+    """
+    is_kernel_vouched = is_vouched(_KERNEL_CALL, module.disabled_checks)
+    return set(module.platforms) == {"tpu"} and _KERNEL_CALL in calls and not is_kernel_vouched
+
+
+@once_per_object
+def _get_cell(_: Module) -> list[tuple[str, ...]]:
+    return []  # find_calls_to_check or mark_calls_handled appends one item
+
+
+def mark_calls_handled(module: Module) -> None:
+    """Records that the module was written for a target that handles its custom calls.
+
+    `find_calls_to_check` then returns () without reading the module, unless it has Pallas kernels.
+    """
+    cell = _get_cell(module)
+    if not cell and _KERNEL_CALL.encode() not in module.data:
+        cell.append(())
+
+
+def find_calls_to_check(module: Module) -> tuple[str, ...]:
+    """Returns the custom calls of the module that may have no handler; reads the module once.
+
+    Returns () if the module cannot be read.
+    """
+    cell = _get_cell(module)
+    if not cell:
+        try:
+            cell.append(tuple(read_summary(module.data).custom_calls))
+        except FileFormatError:
+            cell.append(())  # to_tf reports the error
+    return cell[0]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, SupportsIndex
 
 import numpy as np
 
@@ -14,16 +15,17 @@ from jax2tf_bridge._utils import once_per_object, some
 from jax2tf_bridge.bytecode import version_text
 from jax2tf_bridge.errors import FunctionError, ModuleError
 from jax2tf_bridge.portable._aval import Aval, LiftedConstant, Port, Sharding
-from jax2tf_bridge.portable._custom_calls import (
-    custom_calls_of,
-    has_kernel,
-    mark_calls_handled,
-    no_handler_text,
-    releases_that_run,
-    unhandled_anywhere,
-)
 from jax2tf_bridge.portable._gradient import Gradient, NoGradient, StoredGradient
-from jax2tf_bridge.portable._module import GraphFunction, Module
+from jax2tf_bridge.portable._module import (
+    GraphFunction,
+    Module,
+    find_calls_to_check,
+    find_releases_for,
+    find_unhandled_calls,
+    mark_calls_handled,
+    needs_tpu_runtime,
+    no_handler_text,
+)
 from jax2tf_bridge.portable._tree_spec import (
     CallStructure,
     TreeSpec,
@@ -106,10 +108,11 @@ class PortableFunction:
         widens = self.target.for_converters
         for name in ("in_avals", "out_avals"):
             object.__setattr__(self, name, _set_widened(getattr(self, name), widens))
-        if any(constant.aval.dtype == _WIDENED_DTYPE for constant in self.lifted_constants):
-            lifted = self.lifted_constants
-            avals = _set_widened(tuple(constant.aval for constant in lifted), widens)
-            constants = tuple(replace(c, aval=aval) for c, aval in zip(lifted, avals, strict=True))
+        constants = self.lifted_constants
+        if any(constant.aval.dtype == _WIDENED_DTYPE for constant in constants):
+            avals = _set_widened(tuple(constant.aval for constant in constants), widens)
+            pairs = zip(constants, avals, strict=True)
+            constants = tuple(replace(constant, aval=aval) for constant, aval in pairs)
             object.__setattr__(self, "lifted_constants", constants)
 
     @classmethod
@@ -165,7 +168,7 @@ class PortableFunction:
         """The known TensorFlow releases that can run it."""
         if not self.target.xla:
             return tuple(TENSORFLOW_RELEASES)
-        return releases_that_run(self.module, custom_calls_of(self.module))
+        return find_releases_for(self.module, find_calls_to_check(self.module))
 
     def gradient_problem(self) -> str | None:
         """Returns why `vjp` would fail, if that is known without exporting it."""
@@ -191,12 +194,14 @@ class PortableFunction:
 
         Raises:
           GradientError: a VJP cannot be made; other errors are as in `vjp`.
-          ValueError: order is negative.
+          ValueError: order is negative, or not an integer.
         """
-        if order < 0:
-            raise ValueError(f"order must be at least 0. Got: {order}")
+        if not is_vjp_order(order):
+            raise ValueError(f"order must be an integer, at least 0. Got: {order!r}")
         if order == 0:
-            gradient: Gradient = NoGradient("only lower orders were materialised")
+            gradient: Gradient = NoGradient(
+                "only VJPs of lower orders were made; call with_vjp with a higher order"
+            )
         else:
             gradient = StoredGradient(self.vjp().with_vjp(order - 1))
         function = replace(self, gradient=gradient)
@@ -259,11 +264,11 @@ class PortableFunction:
             return (
                 f"TensorFlow: {_format_releases(self.tensorflow_releases)}, as its own operations"
             )
-        names = custom_calls_of(self.module)
-        calls = unhandled_anywhere(self.module, names)
-        if calls:
-            return f"no TensorFlow: {no_handler_text(calls)}; see retarget"
-        if has_kernel(self.module, names):
+        calls = find_calls_to_check(self.module)
+        unhandled = find_unhandled_calls(self.module, calls)
+        if unhandled:
+            return f"no TensorFlow: {no_handler_text(unhandled)}; see retarget"
+        if needs_tpu_runtime(self.module, calls):
             return (
                 "only those TPUs whose runtime supports the Pallas kernels of its JAX; no known "
                 "TensorFlow release has one"
@@ -281,6 +286,15 @@ def _set_widened(avals: tuple[Aval, ...], widens: bool) -> tuple[Aval, ...]:
     return tuple(
         replace(aval, widened=widens) if aval.dtype == _WIDENED_DTYPE else aval for aval in avals
     )
+
+
+def is_vjp_order(value: object) -> bool:
+    """Returns whether a value is an integer of at least 0.
+
+    >>> is_vjp_order(1), is_vjp_order(1.5)
+    (True, False)
+    """
+    return isinstance(value, SupportsIndex) and operator.index(value) >= 0
 
 
 def _format_releases(releases: Sequence[str]) -> str:
@@ -419,31 +433,31 @@ def read_constant(portable: PortableFunction, constant: LiftedConstant) -> np.nd
             f"({constant.aval}), which its portable function does not hold: it was written "
             "without arrays. Write the file with arrays=True, or pass the weights as an argument."
         )
-    stored, passed = (
+    module_dtype, op_dtype = (
         find_dtype(name) for name in (constant.aval.module_dtype, constant.aval.op_dtype)
     )
-    assert stored is not None, "a constant has a dtype of the table"
-    assert passed is not None, "a constant has a dtype of the table"
-    array = np.frombuffer(constant.data, stored.numpy()).astype(passed.numpy(), copy=False)
+    assert module_dtype is not None, "a constant has a dtype of the table"
+    assert op_dtype is not None, "a constant has a dtype of the table"
+    array = np.frombuffer(constant.data, module_dtype.numpy()).astype(op_dtype.numpy(), copy=False)
     return array.reshape(constant.aval.known_op_shape)
 
 
-def key_paths(portable: PortableFunction, weight_count: int) -> tuple[str, ...]:
+def find_prng_keys(portable: PortableFunction, weight_count: int) -> tuple[str, ...]:
     """Returns the paths of the PRNG keys among the weights that the module reads.
 
     Args:
       portable: the function, whose first flat arguments are the weights.
       weight_count: the number of weights.
     """
-    kept = set(portable.module.kept_arguments)
+    kept_arguments = set(portable.module.kept_arguments)
     weights = enumerate(portable.inputs[:weight_count])
-    return tuple(port.path for i, port in weights if port.aval.is_key and i in kept)
+    return tuple(port.path for i, port in weights if port.aval.is_key and i in kept_arguments)
 
 
-def keys_text(paths: Sequence[str], signature: str = "") -> str:
+def prng_keys_text(paths: Sequence[str], signature: str = "") -> str:
     """Explains the effect of PRNG keys among the weights.
 
-    >>> print(keys_text(["params['rngs']['dropout']"]))  # doctest: +ELLIPSIS
+    >>> print(prng_keys_text(["params['rngs']['dropout']"]))  # doctest: +ELLIPSIS
     the results depend on a PRNG key among the weights (params['rngs']['dropout']): ...
     """
     keys = "a PRNG key" if len(paths) == 1 else f"{len(paths)} PRNG keys"

@@ -214,9 +214,9 @@ class TreeSpec:
         unexpected = [k for k in value if k not in self.keys]
         if not missing and not unexpected:
             return [value[k] for k in self.keys]
-        where = path or "the arguments"
-        problems += [f"{where}: the key {k!r} is missing" for k in missing]
-        problems += [f"{where}: the key {k!r} is not expected" for k in unexpected]
+        place = path or "the arguments"
+        problems += [f"{place}: the key {k!r} is missing" for k in missing]
+        problems += [f"{place}: the key {k!r} is not expected" for k in unexpected]
         return None
 
     def _describe(self) -> str:
@@ -344,9 +344,9 @@ class CallStructure:
 
     def unflatten(self, leaves: Iterable[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Builds (args, kwargs) from leaves in order."""
-        rest: Iterator[Any] = iter(leaves)
-        args = tuple(tree.unflatten(rest) for _, tree in self.args)
-        return args, {name: tree.unflatten(rest) for name, tree in self.kwargs}
+        leaf_iterator: Iterator[Any] = iter(leaves)
+        args = tuple(tree.unflatten(leaf_iterator) for _, tree in self.args)
+        return args, {name: tree.unflatten(leaf_iterator) for name, tree in self.kwargs}
 
     def without(self, paths: Collection[str]) -> CallStructure:
         """Drops the leaves at some paths, and arguments that have no other leaves."""
@@ -381,9 +381,9 @@ def _drop_leaves(tree: TreeSpec, path: str, left_out: Collection[str]) -> TreeSp
     if not tree.keys:
         none = TreeSpec("none")
         return replace(tree, children=tuple(none if c is None else c for c in children))
-    kept = [(k, c) for k, c in zip(tree.keys, children, strict=True) if c is not None]
-    keys = tuple(key for key, _ in kept)
+    remaining_pairs = [(k, c) for k, c in zip(tree.keys, children, strict=True) if c is not None]
+    keys = tuple(key for key, _ in remaining_pairs)
     # A node type needs all of its children, so the rest becomes a dict, or a custom node of an
     # unknown type with the same names and order.
     kind: NodeKind = "dict" if tree.kind == "dict" else "custom"
-    return TreeSpec(kind, tree.name, keys, tuple(child for _, child in kept))
+    return TreeSpec(kind, tree.name, keys, tuple(child for _, child in remaining_pairs))

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from jax2tf_bridge._utils import number_text, some
 from jax2tf_bridge.errors import Argument, Message
-from jax2tf_bridge.portable import Aval, PortableFunction, key_paths, keys_text
+from jax2tf_bridge.portable import Aval, PortableFunction, find_prng_keys, prng_keys_text
 from jax2tf_bridge.publishing import NewVersion, describe_labels
 from jax2tf_bridge.saved_model import format_buckets, format_padding
 from jax2tf_bridge.saving._weight_signatures import format_signature
@@ -253,10 +253,12 @@ def key_notes(endpoints: Sequence[Endpoint]) -> tuple[str, ...]:
     paths = {}
     for e in endpoints:
         weights = dict(zip(e.portable.in_paths(), e.function.weights, strict=False))
-        keys = key_paths(e.portable, len(weights))
+        keys = find_prng_keys(e.portable, len(weights))
         paths[e.name] = [path for path in keys if weights[path].ref() not in changed]
     return tuple(
-        keys_text(keys, name if len(endpoints) > 1 else "") for name, keys in paths.items() if keys
+        prng_keys_text(keys, name if len(endpoints) > 1 else "")
+        for name, keys in paths.items()
+        if keys
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.errors import FileFormatError, FunctionError
 from jax2tf_bridge.portable import HoldsPortable, PortableFunction, as_portable_function
 from jax2tf_bridge.serialization.jax_exported import read_exported
 from jax2tf_bridge.serialization.jaxfn import (
@@ -13,7 +13,7 @@ from jax2tf_bridge.serialization.jaxfn import (
     ValidatedStructure,
     copy_parts,
     file_label,
-    file_parts,
+    make_file_parts,
     parse_header,
     read_part,
     read_parts,
@@ -47,7 +47,7 @@ def serialize(
       InconclusiveShapeError: making a VJP requires a decision about unknown sizes.
       ValueError: vjp_order is negative.
     """
-    return b"".join(file_parts(portable, vjp_order=vjp_order, arrays=arrays))
+    return b"".join(make_file_parts(portable, vjp_order=vjp_order, arrays=arrays))
 
 
 def deserialize(
@@ -65,13 +65,21 @@ def deserialize(
 
     Raises:
       FileFormatError: the bytes are in another format, damaged, or of a newer version.
+      FunctionError: `data` is not bytes.
     """
-    view = memoryview(data).cast("B") if memoryview(data).c_contiguous else memoryview(bytes(data))
+    try:
+        view = memoryview(data)
+    except TypeError as e:
+        raise FunctionError(
+            f"deserialize expected bytes. Got: {data!r:.80} of type {type(data).__name__}. Read a "
+            "file with read_function(path)."
+        ) from e
+    view = view.cast("B") if view.c_contiguous else memoryview(bytes(view))
     if not _is_jaxfn(view):
         # VJPs are read from the bytes later, so the bytes must be immutable.
         return _read_jax_format(data if isinstance(data, bytes) else bytes(view), file)
-    stored = _parse_structure(view, len(view), file)
-    return stored.portable(copy_parts(view, stored.parts, file))
+    structure = _parse_structure(view, len(view), file)
+    return structure.make_portable(copy_parts(view, structure.parts, file))
 
 
 def write_function(
@@ -102,7 +110,7 @@ def write_function(
     """
     portable = as_portable_function(portable, "write_function")
     check_file_path(path, bytes_of="serialize")
-    parts = file_parts(portable, vjp_order=vjp_order, arrays=arrays)
+    parts = make_file_parts(portable, vjp_order=vjp_order, arrays=arrays)
     with replace_file_at(path, bytes_of="serialize") as handle:
         for part in parts:
             handle.write(part)
@@ -135,10 +143,10 @@ def read_function(path: str | os.PathLike[str]) -> PortableFunction:
         header = parse_header(start, size, name)
         if header.structure_size > len(start):
             start += read_part(handle, header.structure_size - len(start), name)
-        stored = _parse_structure(memoryview(start), size, name)
+        structure = _parse_structure(memoryview(start), size, name)
         # Modules and arrays are read directly into the bytes that the function keeps.
         handle.seek(header.structure_size)
-        return stored.portable(read_parts(handle, stored.parts, name))
+        return structure.make_portable(read_parts(handle, structure.parts, name))
 
 
 def _is_jaxfn(start: memoryview) -> bool:

@@ -140,15 +140,15 @@ class FlatBufferReader:
         self, path: str, expected: str, got: str, position: int | None = None
     ) -> FileFormatError:
         """Returns the error for bytes at `path` that are not the `expected` ones."""
-        where = "" if position is None else f" (byte {position})"
-        return self.problem(
-            f"{path or 'the start'}{where}",
+        byte_text = "" if position is None else f" (byte {position})"
+        return self.content_error(
+            f"{path or 'the start'}{byte_text}",
             f"expected {expected}, got {got}. The bytes are cut short, damaged, or of another "
             "format: compare their size with what was written, or write them again.",
         )
 
-    def problem(self, path: str, problem: str) -> FileFormatError:
-        """Returns the error for a problem at `path`, in bytes that are not damaged."""
+    def content_error(self, path: str, problem: str) -> FileFormatError:
+        """Returns the error for unusable content at `path`, in bytes that are not damaged."""
         what = self.what if self.file is None else f"{self.what} in {self.file}"
         return FileFormatError(f"{what} cannot be read: {path}: {problem}", file=self.file)
 
@@ -162,7 +162,7 @@ class FlatBufferReader:
                 "parts that are shared more often than any writer shares them",
             )
 
-    def within(self, position: int, size: int, path: str, expected: str) -> None:
+    def check_bounds(self, position: int, size: int, path: str, expected: str) -> None:
         """Raises an error unless there are `size` bytes at `position`."""
         if position < 0 or position + size > self.size:
             raise self.error(
@@ -174,7 +174,7 @@ class FlatBufferReader:
 
     def follow(self, position: int, path: str) -> int:
         """Returns the position that the offset at `position` points to."""
-        self.within(position, 4, path, "an offset")
+        self.check_bounds(position, 4, path, "an offset")
         (offset,) = _U32.unpack_from(self.view, position)
         if offset == 0:
             raise self.error(path, "an offset", "0", position)
@@ -182,7 +182,7 @@ class FlatBufferReader:
 
     def vector(self, position: int, width: int, path: str) -> tuple[int, int]:
         """Returns the position of the first element of the vector at `position`, and its length."""
-        self.within(position, 4, path, "the length of a vector")
+        self.check_bounds(position, 4, path, "the length of a vector")
         (length,) = _U32.unpack_from(self.view, position)
         if length * width > self.size - position - 4:
             raise self.error(
@@ -198,7 +198,7 @@ class FlatBufferReader:
         """Reads the string at `position`."""
         start, length = self.vector(position, 1, path)
         self.spend(4 + length, path)
-        self.within(start + length, 1, path, "the zero after a string")
+        self.check_bounds(start + length, 1, path, "the zero after a string")
         if self.view[start + length] != 0:
             raise self.error(
                 path, "a zero after the string", f"{self.view[start + length]}", start + length
@@ -228,21 +228,21 @@ class FlatBufferTable:
             raise reader.error(path, f"at most {MAX_DEPTH} nested tables", "more")
         reader.spend(_TABLE_COST, path)
         view, end = reader.view, reader.size
-        # The checks are inlined because they are the hot path; within() only raises the error.
+        # Inlined because this is the hot path: check_bounds() is only called to raise the error.
         if position + 4 > end:
-            reader.within(position, 4, path, "a table")
+            reader.check_bounds(position, 4, path, "a table")
         vtable = position - _I32.unpack_from(view, position)[0]
         if vtable < 0 or vtable + 4 > end:
-            reader.within(vtable, 4, path, "a table's list of fields")
+            reader.check_bounds(vtable, 4, path, "a table's list of fields")
         vtable_size, self._size = _TWO_U16.unpack_from(view, vtable)
         if vtable_size < 4 or vtable_size % 2:
             raise reader.error(path, "a list of fields of an even size", f"{vtable_size}", vtable)
         if vtable + vtable_size > end:
-            reader.within(vtable, vtable_size, path, "a table's list of fields")
+            reader.check_bounds(vtable, vtable_size, path, "a table's list of fields")
         if self._size < 4:
             raise reader.error(path, "a table of at least 4 bytes", f"{self._size}", vtable + 2)
         if position + self._size > end:
-            reader.within(position, self._size, path, "a table")
+            reader.check_bounds(position, self._size, path, "a table")
         self._vtable, self._fields = vtable, (vtable_size - 4) // 2
 
     def field_path(self, field: Field) -> str:
@@ -254,9 +254,9 @@ class FlatBufferTable:
         path = self.path if field is None else self.field_path(field)
         return self._reader.error(path, expected, got)
 
-    def problem(self, field: Field, problem: str) -> FileFormatError:
-        """Returns the error for a problem with `field`, in bytes that are not damaged."""
-        return self._reader.problem(self.field_path(field), problem)
+    def content_error(self, field: Field, problem: str) -> FileFormatError:
+        """Returns the error for unusable content of `field`, in bytes that are not damaged."""
+        return self._reader.content_error(self.field_path(field), problem)
 
     def spend(self, field: Field, cost: int) -> None:
         """Charges the budget for work on `field` that costs about as much as reading `cost` bytes.
@@ -331,13 +331,13 @@ class FlatBufferTable:
     def tables(self, field: Field) -> tuple[FlatBufferTable, ...]:
         """Reads a vector of tables; () if it was not written."""
         path, reader, depth = self.field_path(field), self._reader, self._depth + 1
-        nested: list[FlatBufferTable] = []
+        tables: list[FlatBufferTable] = []
         for i, place in enumerate(self._find_elements(field, 4)):
             element_path = f"{path}[{i}]"
-            nested.append(
+            tables.append(
                 FlatBufferTable(reader, reader.follow(place, element_path), element_path, depth)
             )
-        return tuple(nested)
+        return tuple(tables)
 
     def with_full_budget(self) -> FlatBufferTable:
         """Returns this table with a full budget, to read a part of it later."""
@@ -375,7 +375,6 @@ class FlatBufferTable:
         return place + int(offset) if offset else self._reader.follow(place, self.field_path(field))
 
     def _find_elements(self, field: Field, width: int) -> range:
-        """Returns the positions of the elements of a vector."""
         position = self._find_target(field)
         if position is None:
             return range(0)
@@ -403,7 +402,7 @@ class FlatBufferWriter:
     ...     AXIS_NAMES = "[string]"
     ...     DEVICES = "uint", 1
     >>> writer = FlatBufferWriter()
-    >>> mesh = writer.table({Mesh.AXIS_NAMES: ["x", "y"], Mesh.DEVICES: 8})
+    >>> mesh = writer.write_table({Mesh.AXIS_NAMES: ["x", "y"], Mesh.DEVICES: 8})
     >>> len(writer.finish(mesh))
     52
     """
@@ -413,11 +412,11 @@ class FlatBufferWriter:
         self._builder = flatbuffers.Builder(size)
         self._skip_empty = skip_empty
 
-    def table(self, fields: Fields) -> Offset:
+    def write_table(self, fields: Fields) -> Offset:
         """Writes a table. Omits fields that are None, and scalars that equal their default."""
-        builder, written = self._builder, self._write_all(fields)
-        builder.StartObject(1 + max((field for field, _ in written), default=-1))
-        for field, value in written:
+        builder, values = self._builder, self._write_all(fields)
+        builder.StartObject(1 + max((field for field, _ in values), default=-1))
+        for field, value in values:
             if field.is_scalar:
                 getattr(builder, _PREPEND_METHODS[field.element])(field, value, field.default)
             else:
@@ -452,7 +451,7 @@ class FlatBufferWriter:
         if isinstance(value, (list, tuple)):  # first, since a test for Mapping is slow
             return self._write_vector(field, value)
         if isinstance(value, (Mapping, Iterator)):
-            return self.table(value)
+            return self.write_table(value)
         return self._write_vector(field, value)
 
     def _write_vector(self, field: Field, values: Any) -> int | None:

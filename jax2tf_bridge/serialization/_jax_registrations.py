@@ -14,6 +14,8 @@ from typing import Any
 
 from jax2tf_bridge.errors import SerializationError
 from jax2tf_bridge.portable import LEAF, NodeCodec, TreeSpec
+from jax2tf_bridge.serialization._flatbuffer import FlatBufferReader
+from jax2tf_bridge.serialization._node_data import type_name
 
 
 def is_imported() -> bool:
@@ -46,7 +48,9 @@ def register(node_type: type, serialized_name: str, **functions: Any) -> bool:
     except ValueError as e:
         if f"registration was with serialized_name `{serialized_name}`" in str(e):
             return False
-        raise SerializationError(f"jax.export refuses it: {e}") from e
+        raise SerializationError(
+            f"jax.export does not accept {type_name(node_type)} as {serialized_name!r}: {e}"
+        ) from e
     return True
 
 
@@ -146,16 +150,15 @@ def find_jax_namedtuple(name: str, fields: Sequence[str]) -> type | None:
     """
     if not name.startswith("jax.") and "." in name:
         return None
-    short = name.rpartition(".")[2]
-    matches = _find_named_tuples(short, fields)
+    class_name = name.rpartition(".")[2]
+    matches = _find_named_tuples(class_name, fields)
     if not matches:
         _import_scipy()
-        matches = _find_named_tuples(short, fields)
+        matches = _find_named_tuples(class_name, fields)
     return matches.pop() if len(matches) == 1 else None
 
 
 def _find_named_tuples(name: str, fields: Sequence[str]) -> set[type]:
-    """Finds the named tuples with this name and these fields in the imported modules of JAX."""
     modules = [module for key, module in list(sys.modules.items()) if key.startswith("jax.")]
     candidates = [vars(module).get(name) for module in modules if module is not None]
     return {
@@ -198,7 +201,6 @@ def serialize_node_type_with_jax(spec: TreeSpec) -> tuple[str, bytes] | None:
     """
     import jax
 
-    from jax2tf_bridge.serialization._flatbuffer import FlatBufferReader
     from jax2tf_bridge.serialization.jax_exported import ExportedField, TreeField
 
     assert spec.codec is not None

@@ -223,12 +223,12 @@ def to_signed(value: int) -> int:
 def varint(value: int) -> bytes:
     """Encodes a varint; a negative number takes 10 bytes."""
     value &= 2**64 - 1
-    written = bytearray()
+    encoded = bytearray()
     while value > 0x7F:
-        written.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    written.append(value)
-    return bytes(written)
+    encoded.append(value)
+    return bytes(encoded)
 
 
 def tag(number: int, kind: int) -> bytes:

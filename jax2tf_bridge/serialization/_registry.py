@@ -133,9 +133,10 @@ def register_pytree_node_serialization(
 
     Raises:
       SerializationError: the type or the name is registered already (the message names the
-        conflicting one), from_children is required, or an argument is not a function. It is also
-        a ValueError.
+        conflicting one), from_children is required, nodetype is not a type, or an argument is not
+        a function. It is also a ValueError.
     """
+    _check_is_type(nodetype)
     functions = {
         "serialize_auxdata": serialize_auxdata,
         "deserialize_auxdata": deserialize_auxdata,
@@ -183,12 +184,21 @@ def register_namedtuple_serialization(nodetype: type[T], *, serialized_name: str
       SerializationError: nodetype is not a named tuple, or the type or the name is registered
         already (the message names the conflicting one). It is also a ValueError.
     """
+    _check_is_type(nodetype)
     if not (issubclass(nodetype, tuple) and hasattr(nodetype, "_fields")):
         raise SerializationError(
             f"{type_name(nodetype)} is not a named tuple: use register_pytree_node_serialization."
         )
     _add(Registration(nodetype, serialized_name))
     return nodetype
+
+
+def _check_is_type(node_type: object) -> None:
+    if not isinstance(node_type, type):
+        raise SerializationError(
+            f"nodetype must be a type. Got: {node_type!r:.80} of type {type(node_type).__name__}. "
+            "Pass the class of the node, not an object."
+        )
 
 
 def forward_registrations() -> None:

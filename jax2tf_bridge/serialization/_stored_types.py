@@ -286,9 +286,7 @@ def format_registration_call(spec: TreeSpec) -> str:
 
 
 def _make_codec_of_unregistered(spec: TreeSpec, stored: StoredType) -> NodeCodec | None:
-    """Makes the codec of a node whose type was not registered when it was stored.
-
-    Finds types that are registered now, and the named tuples of jax.numpy and jax.scipy.
+    """Finds the type if it is registered now, or is a named tuple of jax.numpy or jax.scipy.
 
     Raises:
       FileFormatError: the fields of a named tuple differ in this process, the static data cannot
@@ -317,7 +315,6 @@ def _make_codec_of_unregistered(spec: TreeSpec, stored: StoredType) -> NodeCodec
 
 
 def _read_static_of_unregistered(stored: StoredType, registration: Registration) -> Any:
-    """Returns the static data of a node that was stored before its type was registered."""
     try:
         if stored.auxdata is not None:
             return read_static(stored.auxdata)

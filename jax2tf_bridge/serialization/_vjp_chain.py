@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jax2tf_bridge.errors import Argument, GradientError, Message, SerializationError
-from jax2tf_bridge.portable import PortableFunction, vjp_problem
+from jax2tf_bridge.portable import PortableFunction, find_vjp_problem, is_vjp_order
 
 
 def collect_vjps(
@@ -20,10 +20,10 @@ def collect_vjps(
       SerializationError: the function has fewer VJPs, the format holds fewer, or one of them is
         not the VJP of the function before it.
       InconclusiveShapeError: making a VJP requires a decision about unknown sizes.
-      ValueError: vjp_order is negative.
+      ValueError: vjp_order is negative, or not an integer.
     """
-    if vjp_order is not None and vjp_order < 0:
-        raise ValueError(f"vjp_order must be at least 0. Got: {vjp_order}")
+    if vjp_order is not None and not is_vjp_order(vjp_order):
+        raise ValueError(f"vjp_order must be an integer, at least 0. Got: {vjp_order!r}")
     functions = [portable]
     while len(functions) - 1 != vjp_order:
         primal = functions[-1]
@@ -47,7 +47,7 @@ def collect_vjps(
                     e,
                 )
             ) from e
-        problem = vjp_problem(primal, vjp.in_tree, vjp.in_avals, vjp.out_avals)
+        problem = find_vjp_problem(primal, vjp.in_tree, vjp.in_avals, vjp.out_avals)
         if problem is not None:
             raise SerializationError(
                 f"{portable.name} cannot be written: the VJP of order {len(functions)} is not that "

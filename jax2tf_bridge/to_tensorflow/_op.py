@@ -18,15 +18,15 @@ from jax2tf_bridge._utils import once_per_object
 from jax2tf_bridge.bytecode import ModuleSummary, Program, read_summary, version_text
 from jax2tf_bridge.errors import Argument, FileFormatError, Message, ModuleError
 from jax2tf_bridge.portable import (
-    CUSTOM_CALL,
+    CALL_TF_TARGET,
     GraphFunction,
     PortableFunction,
     are_types_checked,
     check_function_types,
+    drop_own_checks,
+    find_unhandled_calls,
     get_stored_functions,
     no_handler_text,
-    shared_checks,
-    unhandled_calls,
 )
 from jax2tf_bridge.targets import NO_XLA, find_inexpressible, installed_versions
 from jax2tf_bridge.to_tensorflow import _tf_compat
@@ -116,7 +116,7 @@ def _check_module(portable: PortableFunction, *, original: PortableFunction) -> 
         _check_custom_calls(portable, summary, original=original)
     else:
         _check_operations(portable, original=original)
-    _check_graph_functions(portable, summary.call_results.get(CUSTOM_CALL))
+    _check_graph_functions(portable, summary.call_results.get(CALL_TF_TARGET))
 
 
 def _check_custom_calls(
@@ -127,7 +127,7 @@ def _check_custom_calls(
     Without this check the function would fail only when it runs.
     """
     _, newest, _ = installed_versions()
-    unknown = unhandled_calls(portable.module, summary.custom_calls, newest)
+    unknown = find_unhandled_calls(portable.module, summary.custom_calls, newest)
     if not unknown:
         return
     raise ModuleError(
@@ -200,7 +200,9 @@ def call_op(
         "platforms": [p.upper() for p in portable.platforms],
         "function_list": _register_graph_functions(portable),
         "has_token_input_output": False,
-        "disabled_checks": [str(check) for check in shared_checks(portable.module.disabled_checks)],
+        "disabled_checks": [
+            str(check) for check in drop_own_checks(portable.module.disabled_checks)
+        ],
     }
     with tf.control_dependencies(checked.guards):
         annotated = annotate_shardings(portable, args, portable.in_shardings, portable.in_avals)
@@ -219,7 +221,7 @@ def _check_graph_functions(portable: PortableFunction, max_call_results: int | N
     # is padded to the largest number of results of any call, and one function must have that many.
     if max_call_results is not None and not portable.graph_functions:
         raise ModuleError(
-            f"The module of {portable.name} calls TensorFlow functions ({CUSTOM_CALL}) that its "
+            f"The module of {portable.name} calls TensorFlow functions ({CALL_TF_TARGET}) that its "
             "portable function does not hold: it was not exported by this bridge. Export the "
             "function again with jax2tf_bridge.export and call_tf(..., call_tf_graph=True)."
         )

@@ -14,7 +14,7 @@ import tensorflow as tf
 from jax2tf_bridge.bytecode import read_summary
 from jax2tf_bridge.errors import ShardingError
 from jax2tf_bridge.portable import (
-    CALLS_OF_PARTS,
+    SHARD_MAP_CALLS,
     Aval,
     DisabledSafetyCheck,
     PortableFunction,
@@ -32,7 +32,7 @@ from jax2tf_bridge.to_tensorflow._tf_functions import opaque_to_autograph
 _WITH_DEVICE_LIST, _WITH_DEVICE_GRID = "_XlaSharding", "_XlaShardingV2"
 
 # Calls and operations of jax.shard_map, whose functions compute on the part of one device.
-_MANUAL_OPERATIONS = CALLS_OF_PARTS | {"sdy.manual_computation"}
+_MANUAL_OPERATIONS = SHARD_MAP_CALLS | {"sdy.manual_computation"}
 
 _ON_TPU = 'on TPU, inside tf.function, exported with platforms=["tpu"]'
 _LIBRARIES = frozenset({"tensorflow", "keras", "jax2tf_bridge"})

@@ -63,7 +63,7 @@ def _both(function: Any, *arrays: Array) -> tuple[list[Array], list[Array]]:
     exported = jax_export.export(jax.jit(function), platforms=["cpu"], disabled_checks=checks)
     portable = from_exported(exported(*arrays))
     assert not any(
-        c.name == target for c in StableHloModule.read(portable.module.data).custom_calls()
+        c.name == target for c in StableHloModule.read(portable.module.data).describe_custom_calls()
     )
     got = to_exported(portable).call(*arrays)
     return list(map(np.asarray, function(*arrays))), list(map(np.asarray, got))

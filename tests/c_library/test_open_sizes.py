@@ -100,7 +100,7 @@ def test_slots_are_those_of_the_format() -> None:
     )
     assert len(slots) == 33
     for table, field, slot in slots:
-        assert getattr(_format, table.title())[field] == int(slot)
+        assert getattr(_format, f"{table.title()}Record")[field] == int(slot)
     assert f"#define NEWEST_VERSION {_format.VERSION}\n" in source
     kinds = ", ".join(re.findall(r"enum { (LEAF.*) };", source)).split(", ")
     assert [getattr(_format, kind) for kind in kinds] == list(range(8))

@@ -107,8 +107,8 @@ def test_second_order_ends_clearly(loaded: dict[str, list[str]], name: str) -> N
 
 
 def test_last_order_of_a_function_ends_clearly(loaded: dict[str, list[str]]) -> None:
-    assert "only lower orders were materialised" in loaded["record of order 1"][2]
-    assert "only lower orders were materialised" in loaded["record of order 0"][1]
+    assert "only VJPs of lower orders were made" in loaded["record of order 1"][2]
+    assert "only VJPs of lower orders were made" in loaded["record of order 0"][1]
 
 
 def test_values_without_gradients(loaded: dict[str, list[str]]) -> None:

@@ -66,7 +66,9 @@ def test_constraints_of_a_deserialized_function_are_those_that_its_module_checks
 
 
 def _custom_calls(portable: PortableFunction) -> list[str]:
-    return [call.name for call in StableHloModule.read(portable.module.data).custom_calls()]
+    return [
+        call.name for call in StableHloModule.read(portable.module.data).describe_custom_calls()
+    ]
 
 
 @pytest.mark.parametrize("platforms", [("cpu",), ("cpu", "cuda", "rocm")], ids=str)
@@ -77,7 +79,10 @@ def test_solvers_in_an_exported_function_become_stablehlo(platforms: tuple[str, 
     a, y = np.eye(4, dtype=np.float32) * 3 + x34[:1], x34.T.copy()
     exported = jax_export.export(jax.jit(f), platforms=platforms)(a, y)
     libraries = {"cpu": "lapack_s", "cuda": "cusolver_", "rocm": "hipsolver_"}
-    called = {c.name for c in StableHloModule.read(exported.mlir_module_serialized).custom_calls()}
+    called = {
+        c.name
+        for c in StableHloModule.read(exported.mlir_module_serialized).describe_custom_calls()
+    }
     assert {f"{libraries[platform]}getrf_ffi" for platform in platforms} <= called
     portable = from_exported(exported)
     assert portable.platforms == platforms

@@ -254,6 +254,9 @@ def test_other_names_and_structures_stay_with_the_portable_function() -> None:
     np.testing.assert_allclose(bridge.to_tf(other)({"x": x34, "y": 2 * x34}), -x34)
     with pytest.raises(StructureError, match=r"in_tree must have 2 leaves.* Got: 1 in "):
         dataclasses.replace(exported, in_tree=jax.tree.structure(((0,), {})))
+    misspelt: Any = {"function_name": "other"}
+    with pytest.raises(TypeError, match=r"no field 'function_name'. Its fields are: fun_name, "):
+        dataclasses.replace(exported, **misspelt)
 
 
 def test_what_was_replaced_is_replaced_again() -> None:

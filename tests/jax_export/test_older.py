@@ -66,6 +66,8 @@ def test_a_specification_that_does_not_fit(sizes: Any, text: Any, problem: str) 
 def test_a_specification_that_is_no_text() -> None:
     with pytest.raises(StructureError, match=r"argument of shape \(3,\) must be"):
         export.poly_spec((3,), "float32", 3)
+    with pytest.raises(DTypeError, match=r"arg_dtype must be a dtype of JAX, .* Got: 'flot32'"):
+        export.poly_spec((None,), "flot32", "b")
 
 
 def test_specifications_of_a_tree_share_their_variables() -> None:

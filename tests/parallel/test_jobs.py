@@ -58,6 +58,8 @@ def test_two_jobs_of_one_name_are_an_error() -> None:
         ([double], r"Job 0 must be an ExportJob. Got: a function. Write ExportJob\(double, args="),
         ({"a": 1}, r"The job 'a' must be an ExportJob. Got: a int\."),
         (ExportJob(double, [X]), r"takes a list of jobs. Pass \[job\]"),
+        (double, r"takes a list of jobs. Pass \[ExportJob\(f, args=\[...\]\)\]"),
+        (None, "takes a list of jobs"),
     ],
 )
 def test_what_is_no_job_is_an_error(jobs: Any, text: str) -> None:
@@ -68,6 +70,8 @@ def test_what_is_no_job_is_an_error(jobs: Any, text: str) -> None:
 def test_arguments_are_given_as_a_list() -> None:
     with pytest.raises(FunctionError, match=r"as a list, args=\[x\]. Got: a ndarray"):
         ExportJob(double, X)  # type: ignore[arg-type]
+    with pytest.raises(FunctionError, match=r"as a dict, kwargs={'x': x}\. Got: a list"):
+        ExportJob(double, [X], [X])  # type: ignore[arg-type]
 
 
 def test_options_of_own_processes_do_not_go_with_an_executor() -> None:
@@ -81,6 +85,20 @@ def test_there_is_at_least_one_worker(workers: Any) -> None:
         export_many([ExportJob(double, [X])], workers=workers)
     with pytest.raises(ExportError, match=r"at least 1\. Got: "):
         ExportWorkers(workers)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        *(({"timeout": t}, "a number of seconds above 0, or None") for t in (0, "5", np.nan)),
+        ({"initializer": 3}, "initializer must be a function, or None. Got: 3."),
+        ({"environment": {"A": 1}}, r"environment must be a dict of texts, as .* Got: {'A': 1}."),
+        ({"environment": ["A"]}, r"environment must be a dict of texts, as .* Got: \['A'\]."),
+    ],
+)
+def test_options_of_workers_are_checked(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ExportError, match=text):
+        ExportWorkers(**options)
 
 
 def test_arrays_are_not_sent() -> None:

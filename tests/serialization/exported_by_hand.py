@@ -25,7 +25,7 @@ from jax2tf_bridge.serialization.jax_exported._schema import (
     SpecField,
 )
 from jax2tf_bridge.serialization.jax_exported._write import (
-    aval_table,
+    make_aval_table,
     write_tree,
 )
 from tests.serialization.records import call_tree, changed, simple
@@ -36,7 +36,7 @@ ByHand: TypeAlias = "Value | Callable[[FlatBufferWriter], Value]"
 
 
 def avals(*them: Aval) -> list[Fields]:
-    return [aval_table(aval) for aval in them]
+    return [make_aval_table(aval) for aval in them]
 
 
 def tree(spec: TreeSpec) -> Callable[[FlatBufferWriter], Value]:
@@ -60,7 +60,7 @@ def exported(writer: FlatBufferWriter, fields: Mapping[Field, ByHand]) -> Value:
         ExportedField.NR_DEVICES: 1,
         **fields,
     }
-    return writer.table(
+    return writer.write_table(
         {field: value(writer) if callable(value) else value for field, value in everything.items()}
     )
 

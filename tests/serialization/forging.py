@@ -28,7 +28,9 @@ from jax2tf_bridge.serialization.jaxfn import _format
 from shape_poly import DimExpr
 from tests.serialization.records import changed, constant, simple, with_vjps
 
-MESH = AbstractMesh(("x",), (2,), ("auto",), AbstractDevice("TPU v5", "tpu", 1))
+MESH = AbstractMesh(
+    ("x", "u", "r"), (2, 1, 1), ("auto", "auto", "auto"), AbstractDevice("TPU v5", "tpu", 1)
+)
 TREE = TreeSpec(
     "dict",
     keys=("a", 1, (None, b"b", 2.5)),
@@ -134,14 +136,14 @@ def forged(**fields: Any) -> bytes:
 
 def rows(table: str, **values: Value) -> Fields:
     """Makes a table of the schema, by its fields' names."""
-    fields = getattr(_format, table)
+    fields = getattr(_format, f"{table}Record")
     return {fields[name.upper()]: value for name, value in values.items()}
 
 
 def file_of(writer: FlatBufferWriter | None = None, **values: Value) -> bytes:
     """Writes a file with these fields in its root, and without modules."""
     writer = writer or FlatBufferWriter(skip_empty=True)
-    root = writer.table(rows("File", **values))
+    root = writer.write_table(rows("File", **values))
     structure = bytearray(writer.finish(root, _format.IDENTIFIER, _format.HEADER_ROOM))
     _format.fill_header(structure, 0)
     return bytes(structure)

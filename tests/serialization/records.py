@@ -10,10 +10,12 @@ from typing import Any
 from jax2tf_bridge import PortableFunction, Target
 from jax2tf_bridge.portable import (
     LEAF,
+    AbstractMesh,
     Aval,
     LiftedConstant,
     Module,
     NoGradient,
+    Sharding,
     StoredGradient,
     TreeSpec,
 )
@@ -26,6 +28,10 @@ FUNCTIONS_THAT_CANNOT_BE_CALLED: list[tuple[dict[str, Any], str]] = [
     ({"platforms": ()}, "platforms is empty"),
     ({"stablehlo_version": (1,)}, "stablehlo_version has 1 members for 3 numbers"),
     ({"in_avals": ()}, "in_avals has 0 members for 1 leaves of in_tree"),
+    (
+        {"in_shardings": (Sharding(AbstractMesh(("x",), (2,), ("auto",)), (("y",),)),)},
+        "in_shardings have the axes y, which the mesh (x=2) lacks",
+    ),
     ({"kept_arguments": (5,)}, "kept_arguments is not in ascending order from 0 to 0: 5"),
     (
         {"constraints": ("b >= 1", "b >= ")},

@@ -122,14 +122,21 @@ def _mesh(axes: list[tuple[Any, Any, Any]], device: AbstractDevice | None) -> Ab
 
 
 meshes = st.builds(_mesh, st.lists(_axes, max_size=3), st.none() | _devices)
-shardings = st.builds(
-    Sharding,
-    mesh=meshes,
-    partitions=tuples(tuples(names)),
-    unreduced=tuples(names),
-    reduced=tuples(names),
-    memory_kind=st.none() | texts,
-) | st.builds(Sharding, hlo=st.binary(min_size=1, max_size=9))
+
+
+def _over_mesh(mesh: AbstractMesh) -> st.SearchStrategy[Sharding]:
+    axes = tuples(st.sampled_from(mesh.axis_names)) if mesh.axis_names else st.just(())
+    return st.builds(
+        Sharding,
+        mesh=st.just(mesh),
+        partitions=tuples(axes),
+        unreduced=axes,
+        reduced=axes,
+        memory_kind=st.none() | texts,
+    )
+
+
+shardings = meshes.flatmap(_over_mesh) | st.builds(Sharding, hlo=st.binary(min_size=1, max_size=9))
 _constant_types = st.builds(
     Aval,
     shape=tuples(st.integers(0, 3)),

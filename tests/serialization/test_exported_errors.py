@@ -105,7 +105,7 @@ WRONG: list[tuple[dict[Any, Any], str]] = [
     ),
     (
         inline(named(mesh(), axes=("z",))),
-        r"spec: expected axes of the mesh \(x=2, y=3\), got z",
+        r"in_shardings have the axes z, which the mesh \(x=2, y=3\) lacks",
     ),
     (
         {F.UNIQUE_ABSTRACT_MESHES: [mesh()], **inline(named(index=1))},

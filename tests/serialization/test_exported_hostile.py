@@ -35,7 +35,7 @@ def nested(depth: int, times: int) -> Callable[[FlatBufferWriter], Value]:
     def write(writer: FlatBufferWriter) -> Value:
         place = write_tree(writer, LEAF)
         for _ in range(depth):
-            place = writer.table({TreeField.CHILDREN: [place] * times, TreeField.KIND: 2})
+            place = writer.write_table({TreeField.CHILDREN: [place] * times, TreeField.KIND: 2})
         return place
 
     return write
@@ -46,8 +46,8 @@ def equal_nodes(writer: FlatBufferWriter) -> Value:
     shared = writer.write_parts(
         {TreeField.CUSTOM_NAME: "nobody", TreeField.CUSTOM_AUXDATA: b"[" + b" " * 1_000_000}
     )
-    nodes = [writer.table({**shared, TreeField.KIND: 5}) for _ in range(20_000)]
-    return writer.table({TreeField.CHILDREN: nodes, TreeField.KIND: 2})
+    nodes = [writer.write_table({**shared, TreeField.KIND: 5}) for _ in range(20_000)]
+    return writer.write_table({TreeField.CHILDREN: nodes, TreeField.KIND: 2})
 
 
 COUNT = 20_000

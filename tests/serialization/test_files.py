@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from jax2tf_bridge import PortableFunction, export, write_weights
-from jax2tf_bridge.errors import FileFormatError, SerializationError
+from jax2tf_bridge.errors import FileFormatError, FunctionError, SerializationError
 
 # Private: a file changes while it is read, and reads are counted.
 from jax2tf_bridge.serialization import (
@@ -226,6 +226,12 @@ def test_errors_without_a_file_speak_of_the_data() -> None:
     with pytest.raises(FileFormatError, match=r"^The data has 0 bytes and is not a function") as e:
         deserialize(b"")
     assert e.value.file is None
+
+
+def test_a_path_in_place_of_bytes() -> None:
+    path: Any = "model.jaxfn"
+    with pytest.raises(FunctionError, match=r"Got: 'model.jaxfn' of type str. Read a file with re"):
+        deserialize(path)
 
 
 def test_a_pipe_is_no_file(tmp_path: Path) -> None:

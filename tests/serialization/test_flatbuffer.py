@@ -60,7 +60,7 @@ def node(name: str, *children: Value) -> Fields:
 
 def written(fields: Fields) -> bytes:
     writer = FlatBufferWriter()
-    return bytes(writer.finish(writer.table(fields), b"TEST"))
+    return bytes(writer.finish(writer.write_table(fields), b"TEST"))
 
 
 def everything() -> bytes:
@@ -257,9 +257,9 @@ def test_a_vector_cannot_be_longer_than_the_bytes(kind: str) -> None:
 def nested(depth: int, times: int = 1) -> bytes:
     """Tables within each other, each of which has the next one so many times."""
     writer = FlatBufferWriter()
-    inner = writer.table(node(""))
+    inner = writer.write_table(node(""))
     for _ in range(depth - 1):
-        inner = writer.table(node("", *[inner] * times))
+        inner = writer.write_table(node("", *[inner] * times))
     return bytes(writer.finish(inner))
 
 
@@ -300,7 +300,7 @@ def sharing(text: str, times: int) -> bytes:
     """A table of names that are all the same string."""
     writer = FlatBufferWriter()
     shared = writer.write_parts({Node.NAME: text})[Node.NAME]
-    return bytes(writer.finish(writer.table({Node.NAMES: [shared] * times})))
+    return bytes(writer.finish(writer.write_table({Node.NAMES: [shared] * times})))
 
 
 def test_shared_strings_do_not_multiply() -> None:

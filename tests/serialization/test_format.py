@@ -20,7 +20,7 @@ from tests.serialization import fbs
 from tests.serialization.records import simple
 
 TABLES = {
-    name: kind
+    name.removesuffix("Record"): kind
     for name, kind in vars(_format).items()
     if isinstance(kind, type) and issubclass(kind, Field) and kind is not Field
 }

@@ -166,7 +166,7 @@ def test_work_is_bounded(table: str, field: str, fields: dict[str, int]) -> None
     """Parts that are shared a million times: the file is small, what it means is not."""
     writer = FlatBufferWriter(skip_empty=True)
     shared = writer.write_parts(rows(table, **fields, **{field: b"k" * 100_000}))
-    tables = [writer.table(shared) for _ in range(20_000)]
+    tables = [writer.write_table(shared) for _ in range(20_000)]
     file = {"Key": "keys", "NodeType": "node_types", "Sharding": "shardings"}[table]
     data = file_of(writer, text="f", text_sizes=[1], **{file: tables})
     start = time.monotonic()
@@ -186,9 +186,9 @@ def test_parsing_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nested_keys_are_bounded() -> None:
     writer = FlatBufferWriter()
-    key = writer.table(rows("Key", kind=0))
+    key = writer.write_table(rows("Key", kind=0))
     for _ in range(40):
-        key = writer.table(rows("Key", kind=6, items=[key, key]))
+        key = writer.write_table(rows("Key", kind=6, items=[key, key]))
     data = file_of(writer, keys=[key])
     refused(data, "expected tuples nested at most 16 deep, got more")
 

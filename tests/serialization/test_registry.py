@@ -334,9 +334,16 @@ def test_jax_export_makes_nodes_as_a_completed_registration() -> None:
 def test_wrong_registrations() -> None:
     with pytest.raises(SerializationError, match=r"builtins.dict is not a named tuple: use regist"):
         register_namedtuple_serialization(dict, serialized_name="dict")
+    not_a_type: Any = (1, 2)
+    with pytest.raises(SerializationError, match=r"must be a type. Got: \(1, 2\) of type tuple"):
+        register_namedtuple_serialization(not_a_type, serialized_name="test_registry.pair")
+    with pytest.raises(SerializationError, match=r"must be a type. Got: \(1, 2\) of type tuple"):
+        register_pytree_node_serialization(not_a_type, serialized_name="test_registry.pair")
     with pytest.raises(SerializationError, match=r"must be text that is not empty. Got: ''"):
         register(new_box("Nameless"), "")
-    with pytest.raises(SerializationError, match=r"jax.export refuses it: If `from_children` is"):
+    with pytest.raises(
+        SerializationError, match=r"jax.export does not accept \S+ as '.*': If `from_children` is"
+    ):
         register(type("Unknown", (), {}), "test_registry.Unknown")
 
 

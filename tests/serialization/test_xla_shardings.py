@@ -8,11 +8,16 @@ import math
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jax2tf_bridge.portable import AbstractMesh, Sharding
-from jax2tf_bridge.serialization.jax_exported import REPLICATED, to_named_sharding, to_op_sharding
+from jax2tf_bridge.serialization.jax_exported import (
+    REPLICATED,
+    replace_device_grid,
+    to_named_sharding,
+    to_op_sharding,
+)
 
 
 def places(sharding: Sharding) -> npt.NDArray[np.int64]:
@@ -97,6 +102,9 @@ def test_what_no_mesh_says(hlo: str) -> None:
 
 
 @given(st.binary(max_size=40))
+@example(bytes.fromhex("08034a0102520105"))  # axis 5 of a grid with one axis
+@example(bytes.fromhex("08034a06ffffffffff01520100"))  # a grid of 2**36 devices
 def test_any_bytes(hlo: bytes) -> None:
+    assert isinstance(replace_device_grid(hlo), bytes)
     found = to_named_sharding(hlo, 2, 4)
     assert found is None or (found.mesh is not None and math.prod(found.mesh.axis_sizes) == 4)

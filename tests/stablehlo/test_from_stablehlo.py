@@ -103,6 +103,14 @@ def test_saves_as_any_other(tmp_path: Any) -> None:
         (
             StructureError,
             _SCALED,
+            {"arguments": [1, 2]},
+            "arguments=[1, 2] must be a list of names, as ['x'], or a dict of structures by name.",
+        ),
+        (StructureError, _SCALED, {"arguments": 2}, "arguments=2 must be a list of names"),
+        (StructureError, _SCALED, {"arguments": "xw"}, "arguments='xw' must be a list of names"),
+        (
+            StructureError,
+            _SCALED,
             {"results": [0, 0, 0]},
             "results has 3 arrays, and main returns 2.",
         ),
@@ -119,6 +127,12 @@ def test_saves_as_any_other(tmp_path: Any) -> None:
             "Result 0 of main has open sizes: its shape in the module is (?, 2). Name the open "
             "sizes of the arguments in polymorphic_shapes, such as ['(b, 2)'], and use only these "
             "names in result_shapes. Names in the arguments: b.",
+        ),
+        (
+            ShapeError,
+            _SCALED,
+            {"polymorphic_shapes": ["(b, 2)", 2]},
+            "entry 1: a shape specification is a string such as '(b, 28, ...)', or None. Got: 2",
         ),
         (
             ShapeError,

@@ -180,7 +180,7 @@ def _lower_for_platforms(
     if options.target.xla:
         module.expand()
         module.keep_nan()
-        for call in module.custom_calls():
+        for call in module.describe_custom_calls():
             if not options.allows_custom_call(call.name, platforms):
                 raise _make_custom_call_error(name, call, platforms, options.target)
     else:

@@ -18,8 +18,8 @@ from jax2tf_bridge.portable import (
     PortableFunction,
     StoredGradient,
     are_types_checked,
-    avals_of_main,
     check_function_types,
+    list_main_avals,
 )
 from jax2tf_bridge.serialization.jax_exported import WritableFunction
 
@@ -54,7 +54,7 @@ def retype_narrow_values(
     WIDE_ELEMENT_TYPES for TensorFlow, ELEMENT_TYPES for JAX.
     """
     ins, outs = module.main_types()
-    inputs = _find_types_to_change(avals_of_main(function), ins, element_of)
+    inputs = _find_types_to_change(list_main_avals(function), ins, element_of)
     results = _find_types_to_change(function.out_avals, outs, element_of)
     if inputs or results:
         module.retype_main(inputs, results)
@@ -108,7 +108,7 @@ def check_stored_types(portable: PortableFunction) -> None:
         raise ModuleError(f"The module of {portable.name} cannot be read: {e}") from e
     check_function_types(
         portable,
-        _widen_types(avals_of_main(portable), ins),
+        _widen_types(list_main_avals(portable), ins),
         _widen_types(portable.out_avals, outs),
     )
 

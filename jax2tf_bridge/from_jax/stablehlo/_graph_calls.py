@@ -18,7 +18,7 @@ from jax2tf_bridge.from_jax import _jax_compat_lowering
 from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
 from jax2tf_bridge.from_jax.stablehlo._operations import make_integer
-from jax2tf_bridge.portable import CUSTOM_CALL, GraphFunction
+from jax2tf_bridge.portable import CALL_TF_TARGET, GraphFunction
 
 _CONFIG = "tf.backend_config"
 _NAME, _GRAPH = "name", "graph"
@@ -59,7 +59,7 @@ def _lower(
 ) -> Sequence[Any]:
     if not avals:
         return []
-    results = _jax_compat_lowering.lower_to_custom_call(ctx, CUSTOM_CALL, *operands)
+    results = _jax_compat_lowering.lower_to_custom_call(ctx, CALL_TF_TARGET, *operands)
     attributes = results[0].owner.attributes
     attributes["api_version"] = make_integer(_API_VERSION, 32)
     attributes["has_side_effect"] = ir.BoolAttr.get(has_side_effects)
@@ -90,7 +90,7 @@ def take_graph_functions(module: StableHloModule) -> tuple[GraphFunction, ...]:
     """
     indices: dict[GraphFunction, int] = {}
     for call, target in module.custom_call_operations():
-        if target != CUSTOM_CALL or _CONFIG not in call.attributes:
+        if target != CALL_TF_TARGET or _CONFIG not in call.attributes:
             continue
         config: Any = ir.DictAttr(call.attributes[_CONFIG])
         if _GRAPH not in config:

@@ -332,7 +332,7 @@ class StableHloModule:
             for op in self._find_operations(*names)
         )
 
-    def custom_calls(self) -> tuple[ModuleOperation, ...]:
+    def describe_custom_calls(self) -> tuple[ModuleOperation, ...]:
         """Returns the first custom call of each target, in order of appearance."""
         first_calls: dict[str, ModuleOperation] = {}
         for op, name in self.custom_call_operations():

@@ -22,7 +22,7 @@ from jax2tf_bridge.from_jax.stablehlo._operations import (
     symbol_name,
     walk_operations,
 )
-from jax2tf_bridge.portable import CALLS_OF_PARTS
+from jax2tf_bridge.portable import SHARD_MAP_CALLS
 
 MANUAL_COMPUTATION = b"xla.sdy.manual_computation_body"
 """Name prefix of functions that compute on per-device parts."""
@@ -149,7 +149,7 @@ def may_be_collectives(names: Collection[str]) -> bool:
 
     `names` are those of its operations, and the targets of its custom calls.
     """
-    may_be = {*_DEVICE_NUMBERS, *_IDENTITIES, *CALLS_OF_PARTS, _PERMUTE, _MANUAL, _MESH}
+    may_be = {*_DEVICE_NUMBERS, *_IDENTITIES, *SHARD_MAP_CALLS, _PERMUTE, _MANUAL, _MESH}
     return not may_be.isdisjoint(names)
 
 
@@ -224,7 +224,7 @@ def _compute_on_one_device(op: Any, name: str) -> list[Any] | None:
         return _create_zeros(op)
     if name == _MANUAL:
         return []
-    if name in CALLS_OF_PARTS:
+    if name in SHARD_MAP_CALLS:
         return list(op.operands)
     if name in _IDENTITIES:
         return list(op.operands) if _has_groups_of_one(op) else []

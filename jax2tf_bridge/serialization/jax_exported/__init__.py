@@ -1,7 +1,5 @@
 """Reads and writes the file format of jax.export, without JAX."""
 
-from jax2tf_bridge.bytecode import read_stablehlo_version as read_stablehlo_version
-from jax2tf_bridge.serialization.jax_exported._limits import WritableFunction as WritableFunction
 from jax2tf_bridge.serialization.jax_exported._modules import (
     read_asserted_constraints as read_asserted_constraints,
 )
@@ -21,6 +19,7 @@ from jax2tf_bridge.serialization.jax_exported._shardings import (
     to_named_sharding as to_named_sharding,
 )
 from jax2tf_bridge.serialization.jax_exported._shardings import to_op_sharding as to_op_sharding
+from jax2tf_bridge.serialization.jax_exported._write import WritableFunction as WritableFunction
 from jax2tf_bridge.serialization.jax_exported._write import (
     check_writable_chain as check_writable_chain,
 )

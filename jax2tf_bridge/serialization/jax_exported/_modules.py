@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from jax2tf_bridge.portable import Aval, Comparisons, variables_in
+from jax2tf_bridge.portable import Aval, ComparisonParser, variables_in
 from shape_poly import Comparison, DimOperation, is_symbolic_dim, operation
 
 # Beginning of the assertion that JAX 0.4.30 to 0.12 writes for a constraint. The definitions of
@@ -38,7 +38,7 @@ def read_asserted_constraints(
     variables = frozenset[str]().union(*(variables_in(aval) for _, aval in symbolic))
     own_shapes = [f".shape = {_format_tuple(texts)}" for texts, _ in symbolic]
     comparison_by_text: dict[str, Comparison] = {}
-    parser = Comparisons()
+    parser = ComparisonParser()
     for message in _read_assertions(module):
         constraint, _, rest = message.partition(". Expected '")
         specifications = rest.partition(_SPECIFICATIONS_START)[2]

@@ -13,7 +13,7 @@ from jax2tf_bridge.portable import (
     LEAF,
     MAX_TEXT,
     Aval,
-    Comparisons,
+    ComparisonParser,
     DisabledSafetyCheck,
     GradientOnDemand,
     Module,
@@ -21,9 +21,9 @@ from jax2tf_bridge.portable import (
     NoGradient,
     PortableFunction,
     TreeSpec,
-    function_problem,
+    find_function_problem,
+    find_vjp_problem,
     has_own_parentheses,
-    vjp_problem,
 )
 from jax2tf_bridge.serialization._flatbuffer import FlatBufferReader, FlatBufferTable, Readable
 from jax2tf_bridge.serialization._node_data import read_fields, write_fields
@@ -111,7 +111,7 @@ def _read_function(
     primal: PortableFunction | None,
     *,
     only_check: bool = False,
-    checked: bool = False,
+    are_vjps_checked: bool = False,
 ) -> PortableFunction:
     """Reads a function, or the VJP of `primal`.
 
@@ -119,26 +119,26 @@ def _read_function(
       table: the table of the function.
       primal: the function that this is the VJP of; None if this is not a VJP.
       only_check: whether to validate the function without copying its module.
-      checked: whether the VJPs of this function were validated before.
+      are_vjps_checked: whether the VJPs of this function were validated before.
     """
     _check_version(table)
-    avals = _AvalReader(table)
-    in_avals, in_shapes = avals.avals(ExportedField.IN_AVALS)
-    out_avals, _ = avals.avals(ExportedField.OUT_AVALS)
-    trees = _TreeReader()
-    in_tree = _read_tree(trees, table, ExportedField.IN_TREE, len(in_avals))
+    aval_reader = _AvalReader(table)
+    in_avals, in_shapes = aval_reader.read(ExportedField.IN_AVALS)
+    out_avals, _ = aval_reader.read(ExportedField.OUT_AVALS)
+    tree_reader = _TreeReader()
+    in_tree = _read_tree(tree_reader, table, ExportedField.IN_TREE, len(in_avals))
     _check_call(table, in_tree, in_avals, out_avals, primal)
     module, version = _read_module(table)
     constraints = () if only_check else read_asserted_constraints(module, in_shapes, in_avals)
     refines = table.boolean(ExportedField.USES_GLOBAL_CONSTANTS)
     convention = table.integer(ExportedField.CALLING_CONVENTION_VERSION)
     producer = _describe_producer(table)
-    shardings = ShardingReader(table)
+    sharding_reader = ShardingReader(table)
     portable = PortableFunction(
         name=table.string(ExportedField.FUNCTION_NAME) or "",
         in_tree=in_tree,
         in_avals=in_avals,
-        out_tree=_read_tree(trees, table, ExportedField.OUT_TREE, len(out_avals)),
+        out_tree=_read_tree(tree_reader, table, ExportedField.OUT_TREE, len(out_avals)),
         out_avals=out_avals,
         argument_names=make_argument_names(in_tree, primal),
         module=Module(
@@ -155,39 +155,39 @@ def _read_function(
         constraints=constraints,
         ordered_effects=_read_effects(table, ExportedField.ORDERED_EFFECTS),
         unordered_effects=_read_effects(table, ExportedField.UNORDERED_EFFECTS),
-        in_shardings=shardings.shardings(ExportedField.IN_SHARDINGS, len(in_avals)),
-        out_shardings=shardings.shardings(ExportedField.OUT_SHARDINGS, len(out_avals)),
+        in_shardings=sharding_reader.read(ExportedField.IN_SHARDINGS, len(in_avals)),
+        out_shardings=sharding_reader.read(ExportedField.OUT_SHARDINGS, len(out_avals)),
         target=Target(producer, (version,), convention),
         producer=producer,
         constraints_known=False,
         uses_global_constants=refines,
         gradient=NoGradient("it was stored without the VJP of this order"),
     )
-    problem = function_problem(portable, len(in_avals), len(out_avals), Comparisons())
+    problem = find_function_problem(portable, len(in_avals), len(out_avals), ComparisonParser())
     if problem is not None:
         raise table.error(None, "parts that agree", problem)
     vjp = table.table(ExportedField.VJP)
     if vjp is None:
         return portable
-    if not checked:
+    if not are_vjps_checked:
         _read_function(vjp, portable, only_check=True)
     return portable if only_check else _add_vjp(portable, vjp)
 
 
 def _add_vjp(portable: PortableFunction, vjp: FlatBufferTable) -> PortableFunction:
     def make() -> PortableFunction:
-        return _read_function(vjp.with_full_budget(), portable, checked=True)
+        return _read_function(vjp.with_full_budget(), portable, are_vjps_checked=True)
 
     return replace(portable, gradient=GradientInBytes(make))
 
 
 def _read_tree(
-    trees: _TreeReader, table: FlatBufferTable, field: ExportedField, leaves: int
+    tree_reader: _TreeReader, table: FlatBufferTable, field: ExportedField, leaves: int
 ) -> TreeSpec:
     tree_table = table.table(field)
     if tree_table is None:
         raise table.error(field, "a pytree", "none")
-    spec = trees.tree(tree_table)
+    spec = tree_reader.read(tree_table)
     if spec.leaf_count != leaves:
         raise tree_table.error(None, f"{leaves} leaves, one for each value", f"{spec.leaf_count}")
     return spec
@@ -207,7 +207,7 @@ def _check_call(
             "a tuple of arguments and a dict of keyword arguments",
             f"{in_tree.kind} of {len(in_tree.children)} children",
         )
-    problem = None if primal is None else vjp_problem(primal, in_tree, in_avals, out_avals)
+    problem = None if primal is None else find_vjp_problem(primal, in_tree, in_avals, out_avals)
     if primal is not None and problem is not None:
         raise table.error(None, f"the VJP of {primal.name}", problem)
 
@@ -225,8 +225,7 @@ def _describe_producer(table: FlatBufferTable) -> str:
     version = table.string(ExportedField.JAX_VERSION)
     if version:
         return f"JAX {version}"
-    stamp = table.integer(ExportedField.SERIALIZATION_VERSION)
-    return f"JAX (serialization version {stamp})"
+    return f"JAX (serialization version {table.integer(ExportedField.SERIALIZATION_VERSION)})"
 
 
 def _read_nr_devices(table: FlatBufferTable) -> int:
@@ -278,11 +277,11 @@ class _TreeReader:
     def __init__(self) -> None:
         self._codecs: dict[tuple[str, bytes, int], NodeCodec | None] = {}
 
-    def tree(self, table: FlatBufferTable) -> TreeSpec:
+    def read(self, table: FlatBufferTable) -> TreeSpec:
         kind = table.integer(TreeField.KIND)
         if kind == TreeKind.LEAF:
             return LEAF
-        children = tuple(self.tree(child) for child in table.tables(TreeField.CHILDREN))
+        children = tuple(self.read(child) for child in table.tables(TreeField.CHILDREN))
         match kind:
             case TreeKind.NONE:
                 if children:
@@ -309,17 +308,17 @@ class _TreeReader:
             codec = self._find_codec(name, auxdata, children)
             keys = read_fields(auxdata) if name == "collections.OrderedDict" else ()
         except FileFormatError as e:
-            raise table.problem(TreeField.CUSTOM_AUXDATA, str(e)) from e
-        short = name.rpartition(".")[2] if codec is None else codec.node_type.__name__
+            raise table.content_error(TreeField.CUSTOM_AUXDATA, str(e)) from e
+        class_name = name.rpartition(".")[2] if codec is None else codec.node_type.__name__
         fields = _read_fields_if_plain(auxdata, len(children))
         is_namedtuple = (
-            _is_plain_name(short)
+            _is_plain_name(class_name)
             if codec is None
             else issubclass(codec.node_type, tuple) and hasattr(codec.node_type, "_fields")
         )
         if is_namedtuple and fields is not None:
-            return TreeSpec("namedtuple", short, fields, children, codec, name, auxdata)
-        return TreeSpec("custom", short, keys, children, codec, name, auxdata)
+            return TreeSpec("namedtuple", class_name, fields, children, codec, name, auxdata)
+        return TreeSpec("custom", class_name, keys, children, codec, name, auxdata)
 
     def _find_codec(
         self, name: str, auxdata: bytes, children: tuple[TreeSpec, ...]
@@ -365,9 +364,9 @@ class _AvalReader:
         self._exported = exported
         self._dims: dict[str, Dim] = {}
         self._characters = 0
-        self._shared = tuple(map(self._read, exported.tables(ExportedField.UNIQUE_AVALS)))
+        self._shared = tuple(map(self._read_aval, exported.tables(ExportedField.UNIQUE_AVALS)))
 
-    def avals(self, field: ExportedField) -> tuple[tuple[Aval, ...], tuple[tuple[str, ...], ...]]:
+    def read(self, field: ExportedField) -> tuple[tuple[Aval, ...], tuple[tuple[str, ...], ...]]:
         """Returns the abstract values of arguments or results, and their shapes as stored."""
         indices = self._exported.integers(_INDEX_FIELDS[field])
         if indices and max(indices) >= len(self._shared):
@@ -379,10 +378,10 @@ class _AvalReader:
             self._exported.spend(_INDEX_FIELDS[field], sum(sizes[i] for i in indices))
             pairs = tuple(self._shared[i] for i in indices)
         else:
-            pairs = tuple(map(self._read, self._exported.tables(field)))
+            pairs = tuple(map(self._read_aval, self._exported.tables(field)))
         return tuple(aval for aval, _ in pairs), tuple(shape for _, shape in pairs)
 
-    def _read(self, table: FlatBufferTable) -> tuple[Aval, tuple[str, ...]]:
+    def _read_aval(self, table: FlatBufferTable) -> tuple[Aval, tuple[str, ...]]:
         kind = table.integer(AvalField.KIND)
         if kind != 0:
             raise table.error(AvalField.KIND, "0, an array", f"{kind}")
@@ -390,7 +389,7 @@ class _AvalReader:
         if not 0 <= number < len(DTYPES):
             raise table.error(
                 AvalField.DTYPE,
-                f"a dtype from 0 to {len(DTYPES) - 1}, or a newer bridge",
+                f"a dtype from 0 to {len(DTYPES) - 1}, or a newer version of the bridge",
                 f"{number}",
             )
         space = table.integer(AvalField.MEMORY_SPACE)

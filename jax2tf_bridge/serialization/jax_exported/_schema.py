@@ -29,7 +29,7 @@ from jax2tf_bridge.serialization._flatbuffer import Field
 FIRST_VERSION = 2
 WITHDRAWN_VERSION = 7
 WRITTEN_VERSION = 12
-"""Version that serialize_exported writes, without JAX_VERSION, since JAX is not the writer."""
+"""Version that serialize_exported writes. JAX_VERSION stays empty, since JAX is not the writer."""
 
 
 class ExportedField(Field):
@@ -96,6 +96,13 @@ class ShardingField(Field):
     KIND = "byte"
     HLO_SHARDING = "[ubyte]"
     NAMED_SHARDING = "NamedSharding"
+
+
+class ShardingKind(IntEnum):
+    """Kinds of shardings, from the time when XLA's form was the only one."""
+
+    UNSPECIFIED = 0
+    HLO = 1
 
 
 class NamedShardingField(Field):

@@ -17,10 +17,10 @@ from jax2tf_bridge.serialization.jax_exported._schema import (
     NamedShardingField,
     PartitionField,
     ShardingField,
+    ShardingKind,
     SpecField,
 )
 
-_UNSPECIFIED = 0
 _INDEX_FIELDS = {
     ExportedField.IN_SHARDINGS: ExportedField.IN_SHARDINGS_IDXS,
     ExportedField.OUT_SHARDINGS: ExportedField.OUT_SHARDINGS_IDXS,
@@ -46,24 +46,26 @@ class ShardingReader:
         shardings = exported.tables(ExportedField.UNIQUE_NAMED_SHARDINGS)
         self._shardings = (None, *map(self._read_named, shardings))
 
-    def shardings(self, field: ExportedField, count: int) -> tuple[Sharding | None, ...]:
+    def read(self, field: ExportedField, count: int) -> tuple[Sharding | None, ...]:
         """Reads the shardings of the `count` arguments or results."""
         exported, index_field = self._exported, _INDEX_FIELDS[field]
         indices = exported.integers(index_field)
-        result: tuple[Sharding | None, ...]
-        if indices:
-            if max(indices) >= len(self._shardings):
-                raise exported.error(
-                    index_field, f"indices up to {len(self._shardings) - 1}", f"{max(indices)}"
-                )
-            field, result = index_field, tuple(self._shardings[i] for i in indices)
-        elif exported.has(field):
-            result = tuple(map(self._read_sharding, exported.tables(field)))
-        else:
-            result = (None,) * count
-        if len(result) != count:
-            raise exported.error(field, f"{count} shardings, one for each value", f"{len(result)}")
-        return result
+        if max(indices, default=0) >= len(self._shardings):
+            raise exported.error(
+                index_field, f"indices up to {len(self._shardings) - 1}", f"{max(indices)}"
+            )
+        if not indices and not exported.has(field):
+            return (None,) * count
+        shardings = [self._shardings[i] for i in indices] or [
+            self._read_sharding(table) for table in exported.tables(field)
+        ]
+        if len(shardings) != count:
+            raise exported.error(
+                index_field if indices else field,
+                f"{count} shardings, one for each value",
+                f"{len(shardings)}",
+            )
+        return tuple(shardings)
 
     def _read_sharding(self, table: FlatBufferTable) -> Sharding | None:
         named = table.table(ShardingField.NAMED_SHARDING)
@@ -73,7 +75,7 @@ class ShardingReader:
         if hlo is not None:
             return Sharding(hlo=bytes(hlo) or REPLICATED)
         kind = table.integer(ShardingField.KIND)
-        if kind != _UNSPECIFIED:
+        if kind != ShardingKind.UNSPECIFIED:
             raise table.error(ShardingField.KIND, "0 where there is no sharding", f"{kind}")
         return None
 
@@ -95,7 +97,7 @@ class ShardingReader:
         spec = table.table(NamedShardingField.SPEC)
         if spec is None:
             raise table.error(NamedShardingField.SPEC, "a partition spec", "none")
-        sharding = Sharding(
+        return Sharding(
             mesh=mesh,
             partitions=tuple(
                 partition.strings(PartitionField.AXES)
@@ -105,11 +107,6 @@ class ShardingReader:
             reduced=tuple(sorted(spec.strings(SpecField.REDUCED))),
             memory_kind=table.string(NamedShardingField.MEMORY_KIND),
         )
-        used = {axis for axes in sharding.partitions for axis in axes}
-        unknown = used.union(sharding.unreduced, sharding.reduced) - set(mesh.axis_names)
-        if unknown:
-            raise spec.error(None, f"axes of the mesh {mesh}", ", ".join(sorted(unknown)))
-        return sharding
 
 
 def _read_mesh(table: FlatBufferTable) -> AbstractMesh:
@@ -152,6 +149,7 @@ _TYPE, _TILE_DIMENSIONS, _TILE_DEVICES, _REPLICATE_ON_LAST = 1, 3, 4, 6
 _LAST_TILE_KINDS = 8
 _IOTA_RESHAPE, _IOTA_PERMUTATION = 9, 10
 _REPLICATED, _OTHER = 0, 3
+_MAX_DEVICES = 1 << 20
 _SUPPORTED_FIELDS = {_TYPE, _TILE_DIMENSIONS, _REPLICATE_ON_LAST, _IOTA_RESHAPE, _IOTA_PERMUTATION}
 
 REPLICATED = b"\x08\x00"
@@ -168,8 +166,8 @@ def to_op_sharding(sharding: Sharding, rank: int) -> bytes | None:
     if sharding.unreduced or sharding.reduced or len(sharding.partitions) > rank:
         return None
     names, sizes = sharding.mesh.axis_names, sharding.mesh.axis_sizes
-    used = [axis for axes in sharding.partitions for axis in axes]
-    if len(set(used)) != len(used):
+    used_axes = [axis for axes in sharding.partitions for axis in axes]
+    if len(set(used_axes)) != len(used_axes):
         return None
     size_of = dict(zip(names, sizes, strict=True))
     tiles = [math.prod(size_of[axis] for axis in axes) for axes in sharding.partitions]
@@ -178,9 +176,9 @@ def to_op_sharding(sharding: Sharding, rank: int) -> bytes | None:
     tiles += [1] * (rank - len(tiles))
     # Devices are numbered along the mesh. The permutation sorts the axes of the mesh by the
     # dimensions of the array.
-    unused = [name for name in names if name not in used]
-    copies = math.prod(size_of[name] for name in unused)
-    permutation = [names.index(name) for name in (*used, *unused)]
+    unused_axes = [name for name in names if name not in used_axes]
+    copies = math.prod(size_of[name] for name in unused_axes)
+    permutation = [names.index(name) for name in (*used_axes, *unused_axes)]
     message = varint_field(_TYPE, _OTHER)
     message += _integers_field(_TILE_DIMENSIONS, tiles + [copies] * (copies > 1))
     if copies > 1:
@@ -203,16 +201,18 @@ def replace_device_grid(hlo: bytes) -> bytes:
     do not understand.
 
     Returns:
-      The new message; `hlo` itself if it has such a list already, or has no grid.
+      The new message; `hlo` itself if it has such a list already, or has no valid grid.
     """
     fields = _parse_fields(hlo) or {}
     sizes = fields.pop(_IOTA_RESHAPE, [])
-    axes = fields.pop(_IOTA_PERMUTATION, [])
-    if not sizes or _TILE_DEVICES in fields:
+    all_axes = list(range(len(sizes)))
+    axes = fields.pop(_IOTA_PERMUTATION, []) or all_axes
+    is_valid = sizes and sorted(axes) == all_axes and math.prod(sizes) <= _MAX_DEVICES
+    if not is_valid or _TILE_DEVICES in fields:
         return hlo
-    strides = [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
+    strides = [math.prod(sizes[axis + 1 :]) for axis in all_axes]
     devices = [0]
-    for axis in axes or range(len(sizes)):
+    for axis in axes:
         devices = [d + i * strides[axis] for d in devices for i in range(sizes[axis])]
     message = b""
     for field, values in sorted({**fields, _TILE_DEVICES: devices}.items()):

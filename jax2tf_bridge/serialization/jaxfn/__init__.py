@@ -10,4 +10,4 @@ from jax2tf_bridge.serialization.jaxfn._format import file_label as file_label
 from jax2tf_bridge.serialization.jaxfn._format import parse_header as parse_header
 from jax2tf_bridge.serialization.jaxfn._read import ValidatedStructure as ValidatedStructure
 from jax2tf_bridge.serialization.jaxfn._read import read_structure as read_structure
-from jax2tf_bridge.serialization.jaxfn._write import file_parts as file_parts
+from jax2tf_bridge.serialization.jaxfn._write import make_file_parts as make_file_parts

@@ -16,6 +16,7 @@ from jax2tf_bridge.errors import FileFormatError, SerializationError
 from jax2tf_bridge.portable import LiftedConstant, array_size
 from jax2tf_bridge.serialization._flatbuffer import FlatBufferTable
 from jax2tf_bridge.serialization.jaxfn import _format
+from jax2tf_bridge.serialization.jaxfn._format import FileRecord, FunctionRecord
 from jax2tf_bridge.serialization.jaxfn._pools import look_up_all
 from jax2tf_bridge.storage import OpenedFile
 
@@ -109,8 +110,8 @@ def locate_modules(tables: Sequence[FlatBufferTable], end: int) -> list[Part]:
             "module",
             f"the VJP of order {order}" if order else "the function",
             end,
-            table.integer(_format.Function.MODULE_SIZE),
-            format_crc32(table.integer(_format.Function.MODULE_CRC32)),
+            table.integer(FunctionRecord.MODULE_SIZE),
+            format_crc32(table.integer(FunctionRecord.MODULE_CRC32)),
         )
         parts.append(part)
         end = part.end
@@ -129,9 +130,9 @@ def collect_arrays(constants: Iterable[LiftedConstant]) -> dict[str, bytes]:
         if constant.data is None:
             continue
         data = constant.data if isinstance(constant.data, bytes) else bytes(constant.data)
-        first = arrays.setdefault(constant.digest, data)
+        first_data = arrays.setdefault(constant.digest, data)
         names.setdefault(constant.digest, constant.name)
-        if first is not data and first != data:
+        if first_data is not data and first_data != data:
             raise _make_digest_error(constant.name, constant.digest)
     checksums = compute_hexdigests(["array"] * len(arrays), list(arrays.values()))
     for digest, checksum in zip(arrays, checksums, strict=True):
@@ -171,21 +172,21 @@ def locate_arrays(
     Raises:
       FileFormatError: the stored arrays do not match the constants.
     """
-    field = _format.File.ARRAY_DIGESTS
-    if not (root.has(field) or root.has(_format.File.ARRAY_SIZES)):
+    field = FileRecord.ARRAY_DIGESTS
+    if not (root.has(field) or root.has(FileRecord.ARRAY_SIZES)):
         return []
     digests = look_up_all(root, field, texts)
-    sizes = root.integers(_format.File.ARRAY_SIZES)
+    sizes = root.integers(FileRecord.ARRAY_SIZES)
     if len(digests) != len(sizes):
         raise root.error(
             field, "a digest and a size for each array", f"{len(digests)} and {len(sizes)}"
         )
-    stored = dict(zip(digests, sizes, strict=True))
-    if len(stored) != len(digests):
+    size_by_digest = dict(zip(digests, sizes, strict=True))
+    if len(size_by_digest) != len(digests):
         raise root.error(field, "digests that differ", "one of them twice")
-    names = _map_digests_to_names(root, constants, stored)
+    names = _map_digests_to_names(root, constants, size_by_digest)
     parts = []
-    for digest, size in stored.items():
+    for digest, size in size_by_digest.items():
         if digest not in names:
             raise root.error(field, "digests of lifted constants", f"{digest!r:.80}")
         part = Part("array", names[digest], _format.align_array_start(end), size, digest)
@@ -195,7 +196,7 @@ def locate_arrays(
 
 
 def _map_digests_to_names(
-    root: FlatBufferTable, constants: Iterable[LiftedConstant], stored: Mapping[str, int]
+    root: FlatBufferTable, constants: Iterable[LiftedConstant], size_by_digest: Mapping[str, int]
 ) -> dict[str, str]:
     """Returns the names of the stored arrays by digest, after checking their sizes."""
     names: dict[str, str] = {}
@@ -205,12 +206,12 @@ def _map_digests_to_names(
         aval = id(constant.aval)
         if aval not in sizes:
             sizes[aval] = array_size(constant.aval)
-        size = stored.get(constant.digest)
+        size = size_by_digest.get(constant.digest)
         if size is None:
             continue
         if size != sizes[aval]:
             raise root.error(
-                _format.File.ARRAY_SIZES,
+                FileRecord.ARRAY_SIZES,
                 f"{sizes[aval]} bytes for {constant.aval!s:.80}",
                 f"{size}",
             )

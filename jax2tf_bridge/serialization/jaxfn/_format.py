@@ -193,7 +193,10 @@ MEMORY_SPACES: tuple[MemorySpace, ...] = ("device", "host", "any")
 AXIS_TYPES: tuple[AxisType, ...] = ("auto", "explicit", "manual")
 
 
-class Key(Field):
+# Each class describes a table of schema/jaxfn.fbs: its members are the fields.
+
+
+class KeyRecord(Field):
     """Key of a dictionary that is not a string."""
 
     KIND = "ubyte"
@@ -201,7 +204,7 @@ class Key(Field):
     ITEMS = "[Key]"
 
 
-class NodeType(Field):
+class NodeTypeRecord(Field):
     """Type of a named tuple or custom node."""
 
     NAME = "uint"
@@ -209,14 +212,14 @@ class NodeType(Field):
     AUXDATA = "[ubyte]"
 
 
-class Trees(Field):
+class TreesRecord(Field):
     KINDS = "[ubyte]"
     COUNTS = "[uint]"
     KEYS = "[uint]"
     TYPES = "[uint]"
 
 
-class Avals(Field):
+class AvalsRecord(Field):
     DTYPES = "[uint]"
     RANKS = "[uint]"
     ELEMENT_RANKS = "[uint]"
@@ -225,20 +228,20 @@ class Avals(Field):
     DIMENSIONS = "[uint]"
 
 
-class Device(Field):
+class DeviceRecord(Field):
     KIND = "uint"
     PLATFORM = "uint"
     NUM_CORES = "uint", None
 
 
-class Mesh(Field):
+class MeshRecord(Field):
     AXIS_NAMES = "[uint]"
     AXIS_SIZES = "[ulong]"
     AXIS_TYPES = "[ubyte]"
     DEVICE = "Device"
 
 
-class Sharding(Field):
+class ShardingRecord(Field):
     """Distribution of an array over devices."""
 
     MESH = "uint", None
@@ -250,7 +253,7 @@ class Sharding(Field):
     HLO = "[ubyte]"
 
 
-class Lowering(Field):
+class LoweringRecord(Field):
     """Settings that functions were lowered with, and their target."""
 
     STABLEHLO_VERSION = "[uint]"
@@ -270,14 +273,14 @@ class Lowering(Field):
     TARGET_XLA = "bool", True
 
 
-class GraphFunction(Field):
+class GraphFunctionRecord(Field):
     """TensorFlow graph that modules call."""
 
     NAME = "uint"
     GRAPH = "[ubyte]"
 
 
-class Function(Field):
+class FunctionRecord(Field):
     """Function or VJP."""
 
     NAME = "uint"
@@ -301,7 +304,7 @@ class Function(Field):
     TENSORFLOW_DIFFERENTIATES = "bool"
 
 
-class File(Field):
+class FileRecord(Field):
     """Root table of a file."""
 
     TEXT = "string"

@@ -13,6 +13,7 @@ from jax2tf_bridge.errors import SerializationError
 from jax2tf_bridge.portable import MAX_TEXT, Aval, has_own_parentheses
 from jax2tf_bridge.serialization._flatbuffer import Field, Fields, FlatBufferTable
 from jax2tf_bridge.serialization.jaxfn import _format
+from jax2tf_bridge.serialization.jaxfn._format import AvalsRecord, FileRecord
 from shape_poly import Dim, DimensionSyntaxError, DimExpr, parse_dimension
 
 T = TypeVar("T")
@@ -60,12 +61,12 @@ def encode_texts(texts: Sequence[str]) -> list[bytes]:
 
 
 def decode_texts(file: FlatBufferTable) -> list[str]:
-    joined = file.string(_format.File.TEXT, "") or ""
-    sizes = file.integers(_format.File.TEXT_SIZES)
+    all_text = file.string(FileRecord.TEXT, "") or ""
+    sizes = file.integers(FileRecord.TEXT_SIZES)
     # The texts are usually ASCII, where sizes in bytes are sizes in characters.
-    data = joined if joined.isascii() else joined.encode()
+    data = all_text if all_text.isascii() else all_text.encode()
     if sum(sizes) != len(data):
-        raise file.error(_format.File.TEXT_SIZES, f"{len(data)} bytes together", f"{sum(sizes)}")
+        raise file.error(FileRecord.TEXT_SIZES, f"{len(data)} bytes together", f"{sum(sizes)}")
     texts, end = [], 0
     for size in sizes:
         start, end = end, end + size
@@ -75,7 +76,7 @@ def decode_texts(file: FlatBufferTable) -> list[str]:
                 part = part.decode()
             except UnicodeDecodeError as e:
                 problem = f"{e.reason} at byte {start + e.start}"
-                raise file.error(_format.File.TEXT_SIZES, "whole characters", problem) from e
+                raise file.error(FileRecord.TEXT_SIZES, "whole characters", problem) from e
         texts.append(part)
     return texts
 
@@ -112,7 +113,7 @@ def optional_bytes(table: FlatBufferTable, field: Field) -> bytes | None:
 _MAX_SIZE = 2**63 - 1
 
 
-def avals_table(avals: Sequence[Aval], texts: Pool[str]) -> Fields:
+def make_avals_table(avals: Sequence[Aval], texts: Pool[str]) -> Fields:
     """Makes the table of all abstract values. Adds their texts to a pool.
 
     Raises:
@@ -141,12 +142,12 @@ def avals_table(avals: Sequence[Aval], texts: Pool[str]) -> Fields:
     element_ranks = [len(aval.element_shape) for aval in avals]
     memory_spaces = bytes(_format.MEMORY_SPACES.index(aval.memory_space) for aval in avals)
     return {
-        _format.Avals.DTYPES: texts.indices(aval.dtype for aval in avals),
-        _format.Avals.RANKS: [len(aval.shape) for aval in avals],
-        _format.Avals.ELEMENT_RANKS: element_ranks if any(element_ranks) else None,
-        _format.Avals.MEMORY_SPACES: memory_spaces if any(memory_spaces) else None,
-        _format.Avals.SIZES: sizes,
-        _format.Avals.DIMENSIONS: texts.indices(dimensions.values()),
+        AvalsRecord.DTYPES: texts.indices(aval.dtype for aval in avals),
+        AvalsRecord.RANKS: [len(aval.shape) for aval in avals],
+        AvalsRecord.ELEMENT_RANKS: element_ranks if any(element_ranks) else None,
+        AvalsRecord.MEMORY_SPACES: memory_spaces if any(memory_spaces) else None,
+        AvalsRecord.SIZES: sizes,
+        AvalsRecord.DIMENSIONS: texts.indices(dimensions.values()),
     }
 
 
@@ -164,17 +165,18 @@ def _format_dimension(dimension: DimExpr) -> str:
 
 
 def decode_avals(table: FlatBufferTable, texts: Sequence[str]) -> list[Aval]:
-    fields = _format.Avals
-    dtypes = look_up_all(table, fields.DTYPES, texts)
-    ranks = table.integers(fields.RANKS)
+    dtypes = look_up_all(table, AvalsRecord.DTYPES, texts)
+    ranks = table.integers(AvalsRecord.RANKS)
     sizes = _read_sizes(table, texts)
     count = len(dtypes)
-    element_ranks = _read_optional_numbers(table, fields.ELEMENT_RANKS, count)
-    spaces = _read_optional_numbers(table, fields.MEMORY_SPACES, count)
+    element_ranks = _read_optional_numbers(table, AvalsRecord.ELEMENT_RANKS, count)
+    spaces = _read_optional_numbers(table, AvalsRecord.MEMORY_SPACES, count)
     if len(ranks) != count or sum(ranks) + sum(element_ranks) != len(sizes):
-        raise table.error(fields.SIZES, f"{sum(ranks) + sum(element_ranks)} sizes", f"{len(sizes)}")
+        raise table.error(
+            AvalsRecord.SIZES, f"{sum(ranks) + sum(element_ranks)} sizes", f"{len(sizes)}"
+        )
     if max(spaces, default=0) >= len(_format.MEMORY_SPACES):
-        raise table.error(fields.MEMORY_SPACES, "0, 1 or 2", f"{max(spaces)}")
+        raise table.error(AvalsRecord.MEMORY_SPACES, "0, 1 or 2", f"{max(spaces)}")
     avals = []
     end = 0
     for dtype, rank, element_rank, space in zip(dtypes, ranks, element_ranks, spaces, strict=True):
@@ -184,15 +186,15 @@ def decode_avals(table: FlatBufferTable, texts: Sequence[str]) -> list[Aval]:
         if element_rank:
             element_shape = tuple(d for d in sizes[middle:end] if isinstance(d, int))
             if len(element_shape) != element_rank:
-                raise table.error(fields.SIZES, "numbers in the shapes of elements", "dimensions")
+                raise table.error(
+                    AvalsRecord.SIZES, "numbers in the shapes of elements", "dimensions"
+                )
         memory_space = _format.MEMORY_SPACES[space]
         avals.append(Aval(sizes[start:middle], dtype, element_shape, memory_space))
     return avals
 
 
-def _read_optional_numbers(
-    table: FlatBufferTable, field: _format.Avals, count: int
-) -> Sequence[int]:
+def _read_optional_numbers(table: FlatBufferTable, field: AvalsRecord, count: int) -> Sequence[int]:
     numbers = table.integers(field)
     if not numbers:
         return (0,) * count
@@ -202,20 +204,18 @@ def _read_optional_numbers(
 
 
 def _read_sizes(table: FlatBufferTable, texts: Sequence[str]) -> tuple[Dim, ...]:
-    sizes = table.integers(_format.Avals.SIZES)
-    dimension_texts = look_up_all(table, _format.Avals.DIMENSIONS, texts)
+    sizes = table.integers(AvalsRecord.SIZES)
+    dimension_texts = look_up_all(table, AvalsRecord.DIMENSIONS, texts)
     characters = sum(map(len, dimension_texts))
     if characters > MAX_TEXT:
-        raise table.error(
-            _format.Avals.DIMENSIONS, f"at most {MAX_TEXT} characters", f"{characters}"
-        )
+        raise table.error(AvalsRecord.DIMENSIONS, f"at most {MAX_TEXT} characters", f"{characters}")
     dimensions = [_parse_dimension(text, table) for text in dimension_texts]
     lowest = min(sizes, default=0)
     if lowest >= 0:
         return sizes
     if -lowest > len(dimensions):
         raise table.error(
-            _format.Avals.SIZES, f"indices of {len(dimensions)} dimensions", f"{-1 - lowest}"
+            AvalsRecord.SIZES, f"indices of {len(dimensions)} dimensions", f"{-1 - lowest}"
         )
     return tuple(size if size >= 0 else dimensions[-1 - size] for size in sizes)
 
@@ -232,5 +232,5 @@ def _parse_dimension(text: str, table: FlatBufferTable) -> DimExpr:
                 return dimension
             problem = "it is a number"
     raise table.error(
-        _format.Avals.DIMENSIONS, "dimensions as they are printed", f"{text!r:.80} ({problem})"
+        AvalsRecord.DIMENSIONS, "dimensions as they are printed", f"{text!r:.80} ({problem})"
     )

@@ -14,6 +14,12 @@ from jax2tf_bridge.serialization._flatbuffer import MAX_DEPTH, Fields, FlatBuffe
 from jax2tf_bridge.serialization._node_data import read_definition, write_definition
 from jax2tf_bridge.serialization._stored_types import StoredNames, make_fitting_codec
 from jax2tf_bridge.serialization.jaxfn import _format
+from jax2tf_bridge.serialization.jaxfn._format import (
+    FileRecord,
+    KeyRecord,
+    NodeTypeRecord,
+    TreesRecord,
+)
 from jax2tf_bridge.serialization.jaxfn._pools import Pool, look_up, look_up_optional, optional_bytes
 
 _NONE = TreeSpec("none")
@@ -59,25 +65,25 @@ class TreeWriter:
         self._types = Pool[EncodedType]()
         self._names = StoredNames()
 
-    def table(self) -> Fields:
+    def make_table(self) -> Fields:
         return {
-            _format.Trees.KINDS: self._kinds,
-            _format.Trees.COUNTS: self._counts,
-            _format.Trees.KEYS: self._key_indices,
-            _format.Trees.TYPES: self._type_indices,
+            TreesRecord.KINDS: self._kinds,
+            TreesRecord.COUNTS: self._counts,
+            TreesRecord.KEYS: self._key_indices,
+            TreesRecord.TYPES: self._type_indices,
         }
 
-    def key_tables(self) -> list[Fields]:
-        return list(map(key_table, self._keys.values()))
+    def make_key_tables(self) -> list[Fields]:
+        return list(map(_make_key_table, self._keys.values()))
 
-    def type_tables(self) -> list[Fields]:
+    def make_type_tables(self) -> list[Fields]:
         return [
             {
-                _format.NodeType.NAME: self._texts.index(node_type.name),
-                _format.NodeType.SERIALIZED_NAME: self._texts.optional_index(
+                NodeTypeRecord.NAME: self._texts.index(node_type.name),
+                NodeTypeRecord.SERIALIZED_NAME: self._texts.optional_index(
                     node_type.serialized_name or None
                 ),
-                _format.NodeType.AUXDATA: node_type.auxdata,
+                NodeTypeRecord.AUXDATA: node_type.auxdata,
             }
             for node_type in self._types.values()
         ]
@@ -114,29 +120,29 @@ class TreeWriter:
         kind = _format.NODE_KINDS.index(node.kind)
         if kind == _format.CUSTOM and node.keys:
             kind = _format.NAMED_CUSTOM
-        expected = len(node.children) if kind in _KINDS_WITH_KEYS else 0
-        if len(node.keys) != expected or len(set(node.keys)) != expected:
+        key_count = len(node.children) if kind in _KINDS_WITH_KEYS else 0
+        if len(node.keys) != key_count or len(set(node.keys)) != key_count:
             raise SerializationError(
                 f"{_format_path(where)} is not a valid structure: its {node.kind} has "
                 f"{len(node.children)} children and the keys {node.keys!r:.200}."
             )
         self._kinds.append(kind)
         self._counts.append(len(node.children))
-        self._key_indices += [self._encode_key(key, where) for key in node.keys]
+        self._key_indices += [self._add_key(key, where) for key in node.keys]
         if kind in _KINDS_WITH_TYPE:
-            self._type_indices.append(self._types.index(self._encode_type(node, where)))
+            self._type_indices.append(self._add_type(node, where))
 
-    def _encode_key(self, key: Hashable, where: _Place) -> int:
-        encoded = encode_key(key)
-        if encoded is None:
-            raise unwritable_key_error(key, _format_path(where))
+    def _add_key(self, key: Hashable, where: _Place) -> int:
+        encoded_key = _encode_key(key)
+        if encoded_key is None:
+            raise _make_key_error(key, _format_path(where))
         if isinstance(key, str):
             return self._texts.index(key)
-        return _format.KEY_INDEX_FLAG | self._keys.index(encoded)
+        return _format.KEY_INDEX_FLAG | self._keys.index(encoded_key)
 
-    def _encode_type(self, node: TreeSpec, where: _Place) -> EncodedType:
+    def _add_type(self, node: TreeSpec, where: _Place) -> int:
         try:
-            return _make_encoded_type(self._names.add_stored_type(node))
+            return self._types.index(_make_encoded_type(self._names.add_stored_type(node)))
         except SerializationError as e:
             raise SerializationError(f"{_format_path(where)}: {e}") from e
 
@@ -151,7 +157,6 @@ def _make_encoded_type(node: TreeSpec) -> EncodedType:
 
 
 def _format_path(where: _Place) -> str:
-    """Returns the path to a node as a Python expression."""
     ancestors: list[tuple[TreeSpec, int]] = []
     while not isinstance(where, StructureName):
         where, node, i = where
@@ -174,17 +179,17 @@ class TreeReader:
     def __init__(self, file: FlatBufferTable, texts: Sequence[str]) -> None:
         """Reads the keys and types that the structures share; `file` is the root table."""
         self._texts = texts
-        self._keys = [decode_key(table) for table in file.tables(_format.File.KEYS)]
+        self._keys = [_decode_key(table) for table in file.tables(FileRecord.KEYS)]
         self._types = [
-            _read_node_type(table, texts) for table in file.tables(_format.File.NODE_TYPES)
+            _read_node_type(table, texts) for table in file.tables(FileRecord.NODE_TYPES)
         ]
         self._codecs: dict[tuple[Hashable, ...], NodeCodec | None] = {}
 
     def decode(self, table: FlatBufferTable) -> list[TreeSpec]:
-        kinds = table.integers(_format.Trees.KINDS)
-        counts = list(table.integers(_format.Trees.COUNTS))
-        keys = list(table.integers(_format.Trees.KEYS))
-        types = list(table.integers(_format.Trees.TYPES))
+        kinds = table.integers(TreesRecord.KINDS)
+        counts = list(table.integers(TreesRecord.COUNTS))
+        keys = list(table.integers(TreesRecord.KEYS))
+        types = list(table.integers(TreesRecord.TYPES))
         _check_depth(kinds, counts, table)
         # Decode from the last node to the first, so that the children of a node come before it.
         # They are then at the end of `specs`, with the first child last.
@@ -198,10 +203,10 @@ class TreeReader:
                 continue
             if kind >= len(_format.NODE_KINDS):
                 raise table.error(
-                    _format.Trees.KINDS, f"kinds below {len(_format.NODE_KINDS)}", f"{kind}"
+                    TreesRecord.KINDS, f"kinds below {len(_format.NODE_KINDS)}", f"{kind}"
                 )
             if not counts or counts[-1] > len(specs):
-                raise table.error(_format.Trees.COUNTS, "each node's number of children", "others")
+                raise table.error(TreesRecord.COUNTS, "each node's number of children", "others")
             count = counts.pop()
             first = len(specs) - count
             children = tuple(specs[: first - 1 if first else None : -1])
@@ -219,26 +224,26 @@ class TreeReader:
         """Removes the last `count` indices and returns the keys at them."""
         first = len(indices) - count
         if first < 0:
-            raise table.error(_format.Trees.KEYS, "a key for each child", f"{-first} too few")
+            raise table.error(TreesRecord.KEYS, "a key for each child", f"{-first} too few")
         flag, keys = _format.KEY_INDEX_FLAG, []
         for index in indices[first:]:
             pool: Sequence[Hashable] = self._keys if index & flag else self._texts
             if index & ~flag >= len(pool):
                 raise table.error(
-                    _format.Trees.KEYS, f"indices below {len(pool)}", f"{index & ~flag}"
+                    TreesRecord.KEYS, f"indices below {len(pool)}", f"{index & ~flag}"
                 )
             keys.append(pool[index & ~flag])
         del indices[first:]
         if len(set(keys)) != count:
-            raise table.error(_format.Trees.KEYS, "keys that differ", f"{keys!r:.200}")
+            raise table.error(TreesRecord.KEYS, "keys that differ", f"{keys!r:.200}")
         return tuple(keys)
 
     def _add_type(self, spec: TreeSpec, indices: list[int], table: FlatBufferTable) -> TreeSpec:
         index = indices.pop() if indices else len(self._types)
         if index >= len(self._types):
-            raise table.error(_format.Trees.TYPES, f"indices below {len(self._types)}", f"{index}")
+            raise table.error(TreesRecord.TYPES, f"indices below {len(self._types)}", f"{index}")
         if spec.kind == "namedtuple" and not all(isinstance(key, str) for key in spec.keys):
-            raise table.error(_format.Trees.KEYS, "a named tuple's fields", f"{spec.keys!r:.200}")
+            raise table.error(TreesRecord.KEYS, "a named tuple's fields", f"{spec.keys!r:.200}")
         node_type = self._types[index]
         # For a type that was not registered, auxdata holds its qualified name and static data.
         definition = None if node_type.serialized_name else read_definition(node_type.auxdata)
@@ -272,11 +277,10 @@ def _check_depth(kinds: Sequence[int], counts: Sequence[int], table: FlatBufferT
 
 
 def _read_node_type(table: FlatBufferTable, texts: Sequence[str]) -> EncodedType:
-    fields = _format.NodeType
     return EncodedType(
-        look_up(table, fields.NAME, texts),
-        look_up_optional(table, fields.SERIALIZED_NAME, texts) or "",
-        optional_bytes(table, fields.AUXDATA),
+        look_up(table, NodeTypeRecord.NAME, texts),
+        look_up_optional(table, NodeTypeRecord.SERIALIZED_NAME, texts) or "",
+        optional_bytes(table, NodeTypeRecord.AUXDATA),
     )
 
 
@@ -317,13 +321,13 @@ class EncodedKey:
     items: tuple[EncodedKey, ...] = ()
 
 
-def encode_key(key: Hashable, depth: int = 1) -> EncodedKey | None:
+def _encode_key(key: Hashable, depth: int = 1) -> EncodedKey | None:
     """Encodes a key for a file; None if a file cannot hold it.
 
     Files do not hold subclasses, since they would be read back as their base classes.
     """
     if isinstance(key, tuple) and type(key) is tuple and depth < _MAX_DEPTH:
-        items = [encode_key(item, depth + 1) for item in key]
+        items = [_encode_key(item, depth + 1) for item in key]
         complete = tuple(item for item in items if item is not None)
         if len(complete) == len(items):
             return EncodedKey(_format.KEY_KINDS.index("tuple"), b"", complete)
@@ -340,40 +344,40 @@ def encode_key(key: Hashable, depth: int = 1) -> EncodedKey | None:
     return EncodedKey(_format.KEY_KINDS.index(kind), data)
 
 
-def key_table(key: EncodedKey) -> Fields:
+def _make_key_table(key: EncodedKey) -> Fields:
     return {
-        _format.Key.KIND: key.kind,
-        _format.Key.DATA: key.data or None,
-        _format.Key.ITEMS: list(map(key_table, key.items)),
+        KeyRecord.KIND: key.kind,
+        KeyRecord.DATA: key.data or None,
+        KeyRecord.ITEMS: list(map(_make_key_table, key.items)),
     }
 
 
-def unwritable_key_error(key: Hashable, place: str) -> SerializationError:
+def _make_key_error(key: Hashable, place: str) -> SerializationError:
     """Returns the error for a key that a file cannot hold; `place` is the path to its dict."""
     try:
-        shown = repr(key)
+        key_text = repr(key)
     except Exception as e:  # a custom __repr__ may raise anything; a long int raises ValueError
-        shown = f"(its repr raises {type(e).__name__})"
+        key_text = f"(its repr raises {type(e).__name__})"
     return SerializationError(
-        f"{place} has the key {shown:.200} of type {type(key).__qualname__}. A file cannot hold "
+        f"{place} has the key {key_text:.200} of type {type(key).__qualname__}. A file cannot hold "
         f"it. Use a str (in UTF-8), int (of up to {_MAX_INTEGER_BYTES} bytes), float, bool, None, "
         f"bytes, or a tuple of these (nested at most {_MAX_DEPTH} deep), and no subclass of them."
     )
 
 
-def decode_key(table: FlatBufferTable, depth: int = 1) -> Hashable:
-    number = table.integer(_format.Key.KIND)
+def _decode_key(table: FlatBufferTable, depth: int = 1) -> Hashable:
+    number = table.integer(KeyRecord.KIND)
     if number >= len(_format.KEY_KINDS):
         raise table.error(
-            _format.Key.KIND, f"a kind of key below {len(_format.KEY_KINDS)}", f"{number}"
+            KeyRecord.KIND, f"a kind of key below {len(_format.KEY_KINDS)}", f"{number}"
         )
     kind = _format.KEY_KINDS[number]
     if kind == "tuple":
         if depth >= _MAX_DEPTH:
             raise table.error(None, f"tuples nested at most {_MAX_DEPTH} deep", "more")
-        return tuple(decode_key(item, depth + 1) for item in table.tables(_format.Key.ITEMS))
+        return tuple(_decode_key(item, depth + 1) for item in table.tables(KeyRecord.ITEMS))
     # integers() charges the budget; a hostile file may refer to the same bytes a million times.
-    data = bytes(table.integers(_format.Key.DATA))
+    data = bytes(table.integers(KeyRecord.DATA))
     if kind == "none":
         return None
     if kind == "bytes":
@@ -388,5 +392,5 @@ def decode_key(table: FlatBufferTable, depth: int = 1) -> Hashable:
         try:
             return data.decode()
         except UnicodeDecodeError as e:
-            raise table.error(_format.Key.DATA, "text in UTF-8", e.reason) from e
-    raise table.error(_format.Key.DATA, f"the bytes of a key of kind {kind}", f"{data!r:.80}")
+            raise table.error(KeyRecord.DATA, "text in UTF-8", e.reason) from e
+    raise table.error(KeyRecord.DATA, f"the bytes of a key of kind {kind}", f"{data!r:.80}")

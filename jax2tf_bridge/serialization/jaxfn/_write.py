@@ -15,23 +15,32 @@ from jax2tf_bridge.errors import SerializationError
 from jax2tf_bridge.portable import (
     AbstractMesh,
     Aval,
-    Comparisons,
+    ComparisonParser,
     GraphFunction,
     HoldsPortable,
     PortableFunction,
     Sharding,
     as_portable_function,
-    function_problem,
+    find_function_problem,
 )
 from jax2tf_bridge.serialization._flatbuffer import Field, Fields, FlatBufferWriter, Offset, Value
 from jax2tf_bridge.serialization._vjp_chain import collect_vjps
 from jax2tf_bridge.serialization.jaxfn import _format
 from jax2tf_bridge.serialization.jaxfn._file_parts import collect_arrays, pad_arrays
-from jax2tf_bridge.serialization.jaxfn._pools import Pool, avals_table, encode_texts
+from jax2tf_bridge.serialization.jaxfn._format import (
+    DeviceRecord,
+    FileRecord,
+    FunctionRecord,
+    GraphFunctionRecord,
+    LoweringRecord,
+    MeshRecord,
+    ShardingRecord,
+)
+from jax2tf_bridge.serialization.jaxfn._pools import Pool, encode_texts, make_avals_table
 from jax2tf_bridge.serialization.jaxfn._trees import StructureName, TreeWriter
 
 
-def file_parts(
+def make_file_parts(
     portable: PortableFunction | HoldsPortable, *, vjp_order: int | None, arrays: bool
 ) -> list[bytes | bytearray]:
     """Returns the parts of a .jaxfn file: the structure, each module, and each array.
@@ -54,19 +63,20 @@ def file_parts(
     functions, missing_because = _collect_functions(portable, vjp_order)
     writer = _StructureWriter()
     try:
-        structure = writer.structure(functions, missing_because, arrays)
+        structure = writer.write(functions, missing_because, arrays)
     except BuilderSizeError as e:
         raise _make_size_error(portable.name) from e
     if len(structure) > _format.MAX_STRUCTURE_SIZE:
         raise _make_size_error(portable.name)
-    rest = [function.module.data for function in functions]
-    rest += pad_arrays(writer.arrays.values(), len(structure) + sum(map(len, rest)))
-    has_graphs = any(function.graph_functions for function in functions)
-    version = _format.GRAPH_FUNCTIONS_VERSION if has_graphs else _format.FIRST_VERSION
+    contents = [function.module.data for function in functions]
+    contents += pad_arrays(writer.arrays.values(), len(structure) + sum(map(len, contents)))
+    version = _format.FIRST_VERSION
+    if any(f.graph_functions for f in functions):
+        version = _format.GRAPH_FUNCTIONS_VERSION
     if any(not f.target.xla or f.tensorflow_differentiates for f in functions):
         version = _format.WITHOUT_XLA_VERSION
-    _format.fill_header(structure, sum(map(len, rest)), version)
-    return [structure, *rest]
+    _format.fill_header(structure, sum(map(len, contents)), version)
+    return [structure, *contents]
 
 
 def _make_size_error(name: str) -> SerializationError:
@@ -94,7 +104,7 @@ class _StructureWriter:
     """Writer of the structure of one file.
 
     Attributes:
-      arrays: the arrays to write after the modules, by digest. `structure` sets it.
+      arrays: the arrays to write after the modules, by digest. `write` sets it.
     """
 
     def __init__(self) -> None:
@@ -103,19 +113,19 @@ class _StructureWriter:
         self._texts = Pool[str]()
         self._trees = TreeWriter(self._texts)
         self._avals = Pool[Aval]()
-        self._comparisons = Comparisons()
+        self._comparisons = ComparisonParser()
         self._shardings = Pool[Sharding]()
         self._graph_functions = Pool[GraphFunction]()
         self._lowerings: dict[tuple[Any, ...], int] = {}
         self._lowering_tables: list[Offset] = []
 
-    def structure(
+    def write(
         self, functions: Sequence[PortableFunction], missing_because: str, arrays: bool
     ) -> bytearray:
         tables = []
         for function in functions:
             try:
-                tables.append(self._writer.table(self._iter_function_fields(function)))
+                tables.append(self._writer.write_table(self._iter_function_fields(function)))
             except SerializationError as e:
                 raise SerializationError(f"{function.name} cannot be written: {e}") from e
         if arrays:
@@ -127,10 +137,10 @@ class _StructureWriter:
         fields = self._writer.write_parts(self._iter_file_fields(tables, missing_because))
         # Texts come last, since all other tables add to them.
         texts = encode_texts(self._texts.values())
-        root = self._writer.table(
+        root = self._writer.write_table(
             {
-                _format.File.TEXT: b"".join(texts),
-                _format.File.TEXT_SIZES: [len(text) for text in texts],
+                FileRecord.TEXT: b"".join(texts),
+                FileRecord.TEXT_SIZES: [len(text) for text in texts],
                 **fields,
             }
         )
@@ -140,30 +150,30 @@ class _StructureWriter:
     def _iter_file_fields(
         self, functions: Sequence[Offset], missing_because: str
     ) -> Iterator[tuple[Field, Value]]:
-        yield _format.File.FUNCTIONS, functions
-        yield _format.File.VJP_MISSING_BECAUSE, self._texts.index(missing_because)
-        yield _format.File.LOWERINGS, self._lowering_tables
-        yield _format.File.AVALS, avals_table(self._avals.values(), self._texts)
+        yield FileRecord.FUNCTIONS, functions
+        yield FileRecord.VJP_MISSING_BECAUSE, self._texts.index(missing_because)
+        yield FileRecord.LOWERINGS, self._lowering_tables
+        yield FileRecord.AVALS, make_avals_table(self._avals.values(), self._texts)
         trees = self._trees
-        yield _format.File.TREES, trees.table()
-        types = list(map(self._writer.table, trees.type_tables()))
-        yield _format.File.KEYS, trees.key_tables()
-        yield _format.File.NODE_TYPES, types
+        yield FileRecord.TREES, trees.make_table()
+        types = list(map(self._writer.write_table, trees.make_type_tables()))
+        yield FileRecord.KEYS, trees.make_key_tables()
+        yield FileRecord.NODE_TYPES, types
         meshes = Pool[AbstractMesh]()
         yield (
-            _format.File.SHARDINGS,
+            FileRecord.SHARDINGS,
             [self._make_sharding_table(s, meshes) for s in self._shardings.values()],
         )
-        yield _format.File.MESHES, [self._make_mesh_table(mesh) for mesh in meshes.values()]
-        yield _format.File.BRIDGE_VERSION, self._texts.index(__version__)
-        yield _format.File.ARRAY_DIGESTS, self._texts.indices(self.arrays)
-        yield _format.File.ARRAY_SIZES, list(map(len, self.arrays.values()))
+        yield FileRecord.MESHES, [self._make_mesh_table(mesh) for mesh in meshes.values()]
+        yield FileRecord.BRIDGE_VERSION, self._texts.index(__version__)
+        yield FileRecord.ARRAY_DIGESTS, self._texts.indices(self.arrays)
+        yield FileRecord.ARRAY_SIZES, list(map(len, self.arrays.values()))
         yield (
-            _format.File.GRAPH_FUNCTIONS,
+            FileRecord.GRAPH_FUNCTIONS,
             [
                 {
-                    _format.GraphFunction.NAME: self._texts.index(graph_function.name),
-                    _format.GraphFunction.GRAPH: graph_function.graph,
+                    GraphFunctionRecord.NAME: self._texts.index(graph_function.name),
+                    GraphFunctionRecord.GRAPH: graph_function.graph,
                 }
                 for graph_function in self._graph_functions.values()
             ],
@@ -175,31 +185,31 @@ class _StructureWriter:
             function.in_tree, StructureName("the arguments", function.argument_names)
         )
         out_leaves = self._trees.add(function.out_tree, StructureName("the result"))
-        problem = function_problem(function, in_leaves, out_leaves, self._comparisons)
+        problem = find_function_problem(function, in_leaves, out_leaves, self._comparisons)
         if problem is not None:
             raise SerializationError(f"its parts disagree: {problem}.")
-        yield _format.Function.NAME, texts.index(function.name)
-        yield _format.Function.IN_AVALS, avals.indices(function.in_avals)
-        yield _format.Function.OUT_AVALS, avals.indices(function.out_avals)
-        yield _format.Function.ARGUMENT_NAMES, texts.indices(function.argument_names)
-        yield _format.Function.LOWERING, self._find_lowering(function)
-        yield _format.Function.REQUIREMENTS, texts.indices(function.requirements)
-        yield _format.Function.ORDERED_EFFECTS, texts.indices(function.ordered_effects)
-        yield _format.Function.UNORDERED_EFFECTS, texts.indices(function.unordered_effects)
-        yield _format.Function.MODULE_KEPT_VAR_IDX, function.module.kept_arguments
-        yield _format.Function.IN_SHARDINGS, self._index_shardings(function.in_shardings)
-        yield _format.Function.OUT_SHARDINGS, self._index_shardings(function.out_shardings)
-        yield _format.Function.USES_GLOBAL_CONSTANTS, function.uses_global_constants
-        yield _format.Function.LIFTED_AVALS, avals.indices(c.aval for c in constants)
-        yield _format.Function.LIFTED_DIGESTS, texts.indices(c.digest for c in constants)
-        yield _format.Function.LIFTED_NAMES, texts.indices(c.name for c in constants)
-        yield _format.Function.MODULE_SIZE, len(function.module.data)
-        yield _format.Function.MODULE_CRC32, zlib.crc32(function.module.data)
+        yield FunctionRecord.NAME, texts.index(function.name)
+        yield FunctionRecord.IN_AVALS, avals.indices(function.in_avals)
+        yield FunctionRecord.OUT_AVALS, avals.indices(function.out_avals)
+        yield FunctionRecord.ARGUMENT_NAMES, texts.indices(function.argument_names)
+        yield FunctionRecord.LOWERING, self._find_lowering(function)
+        yield FunctionRecord.REQUIREMENTS, texts.indices(function.requirements)
+        yield FunctionRecord.ORDERED_EFFECTS, texts.indices(function.ordered_effects)
+        yield FunctionRecord.UNORDERED_EFFECTS, texts.indices(function.unordered_effects)
+        yield FunctionRecord.MODULE_KEPT_VAR_IDX, function.module.kept_arguments
+        yield FunctionRecord.IN_SHARDINGS, self._index_shardings(function.in_shardings)
+        yield FunctionRecord.OUT_SHARDINGS, self._index_shardings(function.out_shardings)
+        yield FunctionRecord.USES_GLOBAL_CONSTANTS, function.uses_global_constants
+        yield FunctionRecord.LIFTED_AVALS, avals.indices(c.aval for c in constants)
+        yield FunctionRecord.LIFTED_DIGESTS, texts.indices(c.digest for c in constants)
+        yield FunctionRecord.LIFTED_NAMES, texts.indices(c.name for c in constants)
+        yield FunctionRecord.MODULE_SIZE, len(function.module.data)
+        yield FunctionRecord.MODULE_CRC32, zlib.crc32(function.module.data)
         yield (
-            _format.Function.GRAPH_FUNCTIONS,
+            FunctionRecord.GRAPH_FUNCTIONS,
             self._graph_functions.indices(function.graph_functions),
         )
-        yield _format.Function.TENSORFLOW_DIFFERENTIATES, function.tensorflow_differentiates
+        yield FunctionRecord.TENSORFLOW_DIFFERENTIATES, function.tensorflow_differentiates
 
     def _find_lowering(self, function: PortableFunction) -> int:
         """Returns the index of the lowering of a function. Writes the lowering if it is new."""
@@ -214,28 +224,28 @@ class _StructureWriter:
         )
         if key in self._lowerings:
             return self._lowerings[key]
-        texts, dropped = self._texts, function.dropped_platforms
-        table = self._writer.table(
+        texts, platform_reasons = self._texts, function.dropped_platforms
+        table = self._writer.write_table(
             {
-                _format.Lowering.STABLEHLO_VERSION: _flatten_versions([module.stablehlo_version]),
-                _format.Lowering.CALLING_CONVENTION_VERSION: module.calling_convention_version,
-                _format.Lowering.PLATFORMS: texts.indices(module.platforms),
-                _format.Lowering.DROPPED_PLATFORMS: texts.indices(name for name, _ in dropped),
-                _format.Lowering.DROPPED_BECAUSE: texts.indices(reason for _, reason in dropped),
-                _format.Lowering.DISABLED_CHECKS: texts.indices(
+                LoweringRecord.STABLEHLO_VERSION: _flatten_versions([module.stablehlo_version]),
+                LoweringRecord.CALLING_CONVENTION_VERSION: module.calling_convention_version,
+                LoweringRecord.PLATFORMS: texts.indices(module.platforms),
+                LoweringRecord.DROPPED_PLATFORMS: texts.indices(p for p, _ in platform_reasons),
+                LoweringRecord.DROPPED_BECAUSE: texts.indices(r for _, r in platform_reasons),
+                LoweringRecord.DISABLED_CHECKS: texts.indices(
                     check.directive for check in module.disabled_checks
                 ),
-                _format.Lowering.NR_DEVICES: module.nr_devices,
-                _format.Lowering.USES_SHAPE_POLYMORPHISM: module.uses_shape_polymorphism,
-                _format.Lowering.CONSTRAINTS: texts.indices(function.constraints),
-                _format.Lowering.CONSTRAINTS_KNOWN: function.constraints_known,
-                _format.Lowering.PRODUCER: texts.index(function.producer),
-                _format.Lowering.TARGET_NAME: texts.index(target.name),
-                _format.Lowering.TARGET_STABLEHLO_VERSIONS: _flatten_versions(
+                LoweringRecord.NR_DEVICES: module.nr_devices,
+                LoweringRecord.USES_SHAPE_POLYMORPHISM: module.uses_shape_polymorphism,
+                LoweringRecord.CONSTRAINTS: texts.indices(function.constraints),
+                LoweringRecord.CONSTRAINTS_KNOWN: function.constraints_known,
+                LoweringRecord.PRODUCER: texts.index(function.producer),
+                LoweringRecord.TARGET_NAME: texts.index(target.name),
+                LoweringRecord.TARGET_STABLEHLO_VERSIONS: _flatten_versions(
                     target.stablehlo_versions
                 ),
-                _format.Lowering.TARGET_CALLING_CONVENTION: target.calling_convention,
-                _format.Lowering.TARGET_XLA: target.xla,
+                LoweringRecord.TARGET_CALLING_CONVENTION: target.calling_convention,
+                LoweringRecord.TARGET_XLA: target.xla,
             }
         )
         self._lowering_tables.append(table)
@@ -249,13 +259,13 @@ class _StructureWriter:
     def _make_sharding_table(self, sharding: Sharding, meshes: Pool[AbstractMesh]) -> Fields:
         texts, partitions = self._texts, sharding.partitions
         return {
-            _format.Sharding.MESH: None if sharding.mesh is None else meshes.index(sharding.mesh),
-            _format.Sharding.PARTITION_SIZES: [len(axes) for axes in partitions],
-            _format.Sharding.AXES: texts.indices(chain.from_iterable(partitions)),
-            _format.Sharding.UNREDUCED: texts.indices(sharding.unreduced),
-            _format.Sharding.REDUCED: texts.indices(sharding.reduced),
-            _format.Sharding.MEMORY_KIND: texts.optional_index(sharding.memory_kind),
-            _format.Sharding.HLO: sharding.hlo or None,
+            ShardingRecord.MESH: None if sharding.mesh is None else meshes.index(sharding.mesh),
+            ShardingRecord.PARTITION_SIZES: [len(axes) for axes in partitions],
+            ShardingRecord.AXES: texts.indices(chain.from_iterable(partitions)),
+            ShardingRecord.UNREDUCED: texts.indices(sharding.unreduced),
+            ShardingRecord.REDUCED: texts.indices(sharding.reduced),
+            ShardingRecord.MEMORY_KIND: texts.optional_index(sharding.memory_kind),
+            ShardingRecord.HLO: sharding.hlo or None,
         }
 
     def _make_mesh_table(self, mesh: AbstractMesh) -> Fields:
@@ -266,15 +276,15 @@ class _StructureWriter:
             )
         device = mesh.device
         return {
-            _format.Mesh.AXIS_NAMES: self._texts.indices(mesh.axis_names),
-            _format.Mesh.AXIS_SIZES: mesh.axis_sizes,
-            _format.Mesh.AXIS_TYPES: bytes(map(_format.AXIS_TYPES.index, mesh.axis_types)) or None,
-            _format.Mesh.DEVICE: None
+            MeshRecord.AXIS_NAMES: self._texts.indices(mesh.axis_names),
+            MeshRecord.AXIS_SIZES: mesh.axis_sizes,
+            MeshRecord.AXIS_TYPES: bytes(map(_format.AXIS_TYPES.index, mesh.axis_types)) or None,
+            MeshRecord.DEVICE: None
             if device is None
             else {
-                _format.Device.KIND: self._texts.index(device.kind),
-                _format.Device.PLATFORM: self._texts.index(device.platform),
-                _format.Device.NUM_CORES: device.num_cores,
+                DeviceRecord.KIND: self._texts.index(device.kind),
+                DeviceRecord.PLATFORM: self._texts.index(device.platform),
+                DeviceRecord.NUM_CORES: device.num_cores,
             },
         }
 
