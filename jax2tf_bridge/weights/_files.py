@@ -132,7 +132,7 @@ def open_weights(path: str | os.PathLike[str]) -> WeightsFile:
 
 
 def _open_contents(source: FileSource) -> StoredContents:
-    if looks_like_safetensors(source.window(0).data[:16]):
+    if looks_like_safetensors(source.read_window(0).data[:16]):
         return SafetensorsContents(source)
     return MsgpackContents(source)
 

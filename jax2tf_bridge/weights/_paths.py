@@ -111,7 +111,7 @@ def flatten_state(state: Any) -> dict[str, Any]:
         value: Any, children: Iterable[tuple[str, Any]], keys: Sequence[str]
     ) -> Iterator[tuple[str, Any]]:
         if id(value) in entered:
-            raise contains_itself(join_path(keys))
+            raise make_cycle_error(join_path(keys))
         entered.add(id(value))
         yield from children
         entered.discard(id(value))
@@ -167,7 +167,7 @@ def is_flat(state: Mapping[Any, Any]) -> bool:
     return not nested and any("/" in str(key) for key in state)
 
 
-def contains_itself(path: str) -> StateDictError:
+def make_cycle_error(path: str) -> StateDictError:
     return StateDictError(
         f"{path or 'at the top'}: the container contains itself. Remove the reference, or replace "
         "it by a copy.",

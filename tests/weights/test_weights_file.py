@@ -55,7 +55,7 @@ TREE: dict[str, Any] = {
 
 @pytest.fixture
 def stored(tmp_path: Path) -> Callable[[Any], Path]:
-    """Writes a file of a tree, or of bytes."""
+    """Writes a file with a tree, or with bytes."""
 
     def store(tree: Any) -> Path:
         file = tmp_path / "weights.msgpack"
