@@ -1,4 +1,4 @@
-"""Expressions: arithmetic against Python's, simplifying, substituting, limits, pickling."""
+"""Tests expressions: arithmetic like Python's, simplification, substitution, limits, pickling."""
 
 import itertools
 import operator

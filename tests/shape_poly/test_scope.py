@@ -1,4 +1,4 @@
-"""Scopes: what holds in them, and which constraints contradict each other."""
+"""Tests scopes: values that satisfy them, and contradictions between constraints."""
 
 import itertools
 import pickle
