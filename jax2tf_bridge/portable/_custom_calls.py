@@ -10,7 +10,7 @@ from jax2tf_bridge._utils import once_per_object, some
 from jax2tf_bridge.bytecode import Version, read_summary
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable._module import DisabledSafetyCheck, Module, is_vouched
-from jax2tf_bridge.targets import TENSORFLOW_RELEASES, Target, tensorflow_releases
+from jax2tf_bridge.targets import TENSORFLOW_RELEASES, Target, find_releases
 
 _KERNEL = "tpu_custom_call"
 """A Pallas kernel. Only TPU runtimes as new as its JAX read it, regardless of TensorFlow."""
@@ -86,7 +86,7 @@ def releases_that_run(module: ModuleForPlatforms, names: Iterable[str]) -> tuple
         return ()
     return tuple(
         release
-        for release in tensorflow_releases(version, module.calling_convention_version)
+        for release in find_releases(version, module.calling_convention_version)
         if not unhandled_calls(module, names, TENSORFLOW_RELEASES[release][0])
     )
 
