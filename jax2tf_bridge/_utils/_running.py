@@ -16,7 +16,7 @@ V = TypeVar("V")
 
 Unit: TypeAlias = Literal["B", "export", "size", "trial"]
 
-Advance: TypeAlias = Callable[[int], None]
+Advance: TypeAlias = Callable[[int], object]
 """Function that adds progress: a number of bytes or of pieces of work."""
 
 
@@ -90,15 +90,11 @@ def progress_bar(
     # Imported late: most work is too short for a bar.
     from tqdm import tqdm
 
-    scaled = unit == "B"
+    is_size = unit == "B"
     with tqdm(
-        total=total, desc=description, unit=unit, unit_scale=scaled, file=sys.stderr, leave=False
+        total=total, desc=description, unit=unit, unit_scale=is_size, file=sys.stderr, leave=False
     ) as bar:
-
-        def advance(amount: int) -> None:
-            bar.update(amount)
-
-        yield advance
+        yield bar.update
 
 
 def once_per_object(make: Callable[[K], V]) -> Callable[[K], V]:
