@@ -137,8 +137,8 @@ def write_weights(
             advance(len(block))
 
 
-class _ContainerPlace(NamedTuple):
-    """Path of a container, and a key in it, for messages."""
+class _LeafPlace(NamedTuple):
+    """Keys of a container's path, and the key of a leaf in it, for messages."""
 
     around: tuple[Any, ...]
     key: Any
@@ -192,9 +192,7 @@ class EncodedTree:
         for header, value, size, around, key in leaves:
             is_chunked = type(value) is _Chunked
             array, later = value if is_chunked else (value, ())
-            yield from _iter_leaf_blocks(
-                array, ((header, size), *later), _ContainerPlace(around, key)
-            )
+            yield from _iter_leaf_blocks(array, ((header, size), *later), _LeafPlace(around, key))
         yield self.end
 
     def join_bytes(self) -> bytes:
@@ -232,7 +230,7 @@ class EncodedTree:
 
 
 def _iter_leaf_blocks(
-    value: Any, chunks: Sequence[tuple[bytes, int]], place: _ContainerPlace
+    value: Any, chunks: Sequence[tuple[bytes, int]], place: _LeafPlace
 ) -> Iterator[Block]:
     rest = _iter_elements(value, place)
     left = memoryview(b"")
@@ -253,7 +251,7 @@ def _iter_leaf_blocks(
             left = left[len(block) :]
 
 
-def _iter_elements(value: Any, place: _ContainerPlace) -> Iterator[memoryview]:
+def _iter_elements(value: Any, place: _LeafPlace) -> Iterator[memoryview]:
     if type(value) in _BINARY:
         yield memoryview(value).cast("B")
         return
@@ -285,7 +283,7 @@ def encode(
     return _Encoder(sort_keys, max_chunk_size).encode(tree)
 
 
-class _Entered(NamedTuple):
+class _OpenContainer(NamedTuple):
     """Dict or list on the stack, with an iterator over its remaining items."""
 
     container: dict[Any, Any] | list[Any]
@@ -303,7 +301,7 @@ class _Encoder:
     packer: Any = field(default_factory=lambda: msgpack.Packer(strict_types=True))
     encoded: EncodedTree = field(default_factory=EncodedTree)
     pending: bytearray = field(default_factory=bytearray)
-    entered: list[_Entered] = field(default_factory=list)
+    entered: list[_OpenContainer] = field(default_factory=list)
     item_key: Any = _NO_KEY
     """Key of the current item in the innermost container."""
     inside: set[int] = field(default_factory=set)
@@ -433,7 +431,7 @@ class _Encoder:
             self.pending += self.packer.pack_array_header(len(value))
         self.inside.add(id(value))
         only_dicts = only_dicts and isinstance(value, dict)
-        self.entered.append(_Entered(value, items, only_dicts, self.list_keys()))
+        self.entered.append(_OpenContainer(value, items, only_dicts, self.list_keys()))
         self.item_key = _NO_KEY
 
     def check_depth(self, more: int) -> None:
