@@ -56,7 +56,7 @@ def public_names() -> Iterator[str]:
     """Yields all public names, by the packages that export them."""
     exported: list[str] = jax2tf_bridge.__all__  # type: ignore[attr-defined]
     yield from (f"jax2tf_bridge.{name}" for name in [*exported, "KerasLayer"])
-    packages: tuple[str, ...] = jax2tf_bridge._PACKAGES  # type: ignore[attr-defined]
+    packages: list[str] = jax2tf_bridge._PACKAGES.split()  # type: ignore[attr-defined]
     for package in (*packages, "shape_poly"):
         module = shape_poly if package == "shape_poly" else getattr(jax2tf_bridge, package)
         names = getattr(module, "__all__", None)
