@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
 from itertools import islice
 from typing import Any
 
@@ -228,7 +228,7 @@ class WeightsFile(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         state = ", closed" if self._source.closed else ""
-        return f"<{self.format_name} file {self.file!r} of {len(self)} leaves{state}>"
+        return f"<{self.format_name} file {self.file!r} of {_count_leaves(self)}{state}>"
 
     def __str__(self) -> str:
         """Lists path, dtype, shape and size of each leaf, one per line."""
@@ -243,7 +243,11 @@ class WeightsFile(Mapping[str, Any]):
     def _describe_missing(self, path: object) -> str:
         below = [leaf for leaf in self._leaves if leaf.startswith(f"{path}/")]
         if below:
-            leaves = f"{len(below)} leaves below it, such as {below[0]!r}"
+            leaves = f"{_count_leaves(below)} below it, such as {below[0]!r}"
             return f"{path!r} is not a leaf of {self.file}, which has {leaves}"
         meant = did_you_mean(str(path), islice(self._leaves, _MAX_COMPARED), quoted=True)
-        return f"no leaf {path!r} in {self.file}, which has {len(self)}{meant}"
+        return f"no leaf {path!r} in {self.file}, which has {_count_leaves(self)}{meant}"
+
+
+def _count_leaves(leaves: Sized) -> str:
+    return "1 leaf" if len(leaves) == 1 else f"{len(leaves)} leaves"

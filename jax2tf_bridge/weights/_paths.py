@@ -33,6 +33,11 @@ def split_path(path: str) -> tuple[str, ...]:
     >>> split_path("params/a~1b"), split_path("")
     (('params', 'a/b'), ())
     """
+    if not isinstance(path, str):
+        raise StateDictError(
+            f"{path!r} is not a path of a state dict: expected text, got {type(path).__name__}. "
+            "Write it as text, such as 'params/kernel'."
+        )
     parts = path.split("/") if path else []
     for part in parts:
         if not _WRITTEN_KEY.fullmatch(part):
