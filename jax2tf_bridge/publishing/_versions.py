@@ -61,8 +61,8 @@ from jax2tf_bridge.storage import (
     remove_at_once,
     remove_visible,
     rename_to_new,
+    stage_directory,
     stage_upload,
-    staging,
     sync_folder,
     sync_tree,
     upload,
@@ -142,7 +142,7 @@ class _OnDisk(VersionFolder):
         self.path: Path = path
 
     def stage(self, needed: int | None) -> AbstractContextManager[Path]:
-        return staging(self.path, _NAME, needed=needed)
+        return stage_directory(self.path, _NAME, needed=needed)
 
     def settle(self, new: Path) -> None:
         sync_tree(new)

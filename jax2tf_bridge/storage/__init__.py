@@ -24,7 +24,7 @@ from jax2tf_bridge.storage._paths import as_path as as_path
 from jax2tf_bridge.storage._paths import walk_files as walk_files
 from jax2tf_bridge.storage._staging import lock_folder as lock_folder
 from jax2tf_bridge.storage._staging import remove_at_once as remove_at_once
-from jax2tf_bridge.storage._staging import staging as staging
+from jax2tf_bridge.storage._staging import stage_directory as stage_directory
 from jax2tf_bridge.storage._uploads import Claim as Claim
 from jax2tf_bridge.storage._uploads import claim_number as claim_number
 from jax2tf_bridge.storage._uploads import clear_dead_claims as clear_dead_claims

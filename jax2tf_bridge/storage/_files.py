@@ -29,7 +29,7 @@ from jax2tf_bridge.storage._disk import (
     sync_tree,
 )
 from jax2tf_bridge.storage._paths import AnyPath, StoragePath, as_path, copy_file, wait_until
-from jax2tf_bridge.storage._staging import clear_leftovers, staging, staging_folder
+from jax2tf_bridge.storage._staging import clear_leftovers, stage_directory, staging_folder
 
 _STAGING_NAME = "jax2tf-bridge-copy"
 _EXISTS = Message("already exists; ", Argument("overwrite", True), " replaces it")
@@ -215,7 +215,7 @@ def whole_directory_on_disk(
         clear_leftovers(path.parent, path.name, path)
     _check_free_on_disk(path, overwrite=overwrite, has=has)
     with (
-        staging(path.parent, path.name, target=path) as place,
+        stage_directory(path.parent, path.name, target=path) as place,
         reraise_interrupts() as check_interrupts,
     ):
         partial = place / "new"  # the writer makes it, with the usual permissions

@@ -36,7 +36,7 @@ _LOCK = "lock"
 
 
 @contextlib.contextmanager
-def staging(
+def stage_directory(
     parent: Path, name: str, *, target: Path | None = None, needed: int | None = None
 ) -> Iterator[Path]:
     """Yields a staging folder in `parent`, whose folder `new` is to be written and renamed.

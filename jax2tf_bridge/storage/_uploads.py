@@ -27,7 +27,7 @@ from pathlib import Path
 from jax2tf_bridge._utils import reraise_interrupts
 from jax2tf_bridge.errors import Argument, Message, make_path_error
 from jax2tf_bridge.storage._paths import StoragePath, copy_file, wait_until
-from jax2tf_bridge.storage._staging import digest, is_unlocked, read_boot_id, staging
+from jax2tf_bridge.storage._staging import digest, is_unlocked, read_boot_id, stage_directory
 
 _STAGING_NAME = "jax2tf-bridge"
 # Time after which a claim of another machine expires.
@@ -128,7 +128,7 @@ def stage_upload(needed: int | None = None) -> AbstractContextManager[Path]:
     Raises:
       OSError: the disk is full, or cannot be written.
     """
-    return staging(Path(tempfile.gettempdir()), _STAGING_NAME, needed=needed)
+    return stage_directory(Path(tempfile.gettempdir()), _STAGING_NAME, needed=needed)
 
 
 @contextlib.contextmanager
