@@ -117,8 +117,13 @@ def _is_elsewhere(name: str, folder: Path) -> bool:
 
 
 def _is_on_other_disk(path: Path, other: Path) -> bool:
-    first, second = (find_existing_parent(p / "new").stat().st_dev for p in (path, other))
-    return first != second
+    return _find_device(path) != _find_device(other)
+
+
+def _find_device(path: Path) -> int:
+    absolute = path.absolute()
+    existing = next(p for p in (absolute, *absolute.parents) if p.exists())
+    return existing.stat().st_dev
 
 
 def _has_less_room(folder: Path, other: Path) -> bool:

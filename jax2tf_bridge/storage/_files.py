@@ -274,7 +274,7 @@ def on_disk(path: AnyPath) -> Iterator[Path]:
         # TensorFlow would interpret brackets and backslashes as a pattern.
         is_plain = path.name not in ("", ".", "..") and not set("[]\\") & set(path.name)
         copy = place / (path.name if is_plain else "copy")
-        with name_full_disk(place.parent, partial=copy):
+        with name_full_disk(place.parent, partial=place):
             _copy_to_disk(path, copy)
         yield copy
 

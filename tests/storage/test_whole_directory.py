@@ -466,6 +466,11 @@ def test_the_disk_with_less_room_is_named(tmp_path: Path, monkeypatch: pytest.Mo
         assert caught.value.filename == str(named)
         advice = ". Make room, or set TMPDIR to a folder on a disk with more"
         assert str(caught.value).endswith(advice) == (named == temporary)
+    (tmp_path / "file").write_text("x")
+    below = OSError(errno.ENOSPC, "x", str(tmp_path / "file"))
+    with pytest.raises(OSError, match="No space left") as caught, _disk.name_full_disk(tmp_path):
+        raise below
+    assert caught.value.filename == str(tmp_path)
     elsewhere = OSError(errno.ENOSPC, "x", str(other / "m"))
     with pytest.raises(OSError, match="x") as caught, _disk.name_full_disk(Path("/")):
         raise elsewhere
