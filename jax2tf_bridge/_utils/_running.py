@@ -16,7 +16,7 @@ V = TypeVar("V")
 
 Unit: TypeAlias = Literal["B", "export", "size", "trial"]
 
-Advance: TypeAlias = Callable[[int], object]
+Advance: TypeAlias = Callable[[int], None]
 """Function that adds progress: a number of bytes or of pieces of work."""
 
 
@@ -94,7 +94,11 @@ def progress_bar(
     with tqdm(
         total=total, desc=description, unit=unit, unit_scale=is_size, file=sys.stderr, leave=False
     ) as bar:
-        yield bar.update
+
+        def advance(amount: int) -> None:
+            bar.update(amount)
+
+        yield advance
 
 
 def once_per_object(make: Callable[[K], V]) -> Callable[[K], V]:
