@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+# Private: the limit of a search, which a test lowers.
 from shape_poly import Comparison, SymbolicScope, _sampling, sample_sizes, symbolic_shape
 from tests import strategies
 from tests.sampling import examples

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+# Private: the time limit of the search for contradictions, which tests lower.
 from shape_poly import (
     Comparison,
     ContradictionError,
