@@ -116,6 +116,8 @@ _PACKAGES = {
     "apache_beam": ("Apache Beam", "beam"),
     "jax": ("JAX", "jax"),
     "onnx": ("onnx", "onnx"),
+    "orbax": ("orbax-checkpoint", "orbax"),
+    "orbax.checkpoint": ("orbax-checkpoint", "orbax"),
     "tensorflow": ("TensorFlow", "tensorflow-cpu"),
 }
 """Packages that users choose to install: the name in messages and the extra, by the module."""
