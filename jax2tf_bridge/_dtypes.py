@@ -62,8 +62,8 @@ class DType:
     @property
     def real(self) -> str:
         """The dtype of the real part of a complex dtype; otherwise its own name."""
-        before = self.name.removesuffix(f"complex{self.bits}")
-        return f"{before}float{self.bits // 2}" if self.kind == "complex" else self.name
+        prefix = self.name.removesuffix(f"complex{self.bits}")
+        return f"{prefix}float{self.bits // 2}" if self.kind == "complex" else self.name
 
     @property
     def op_dtype(self) -> str:
@@ -257,6 +257,6 @@ def dtype_holds(name: str, number: Any) -> bool:
     if row.kind == "bool":
         return bool(array == 0 or array == 1)
     if row.is_integer:
-        least = -(2 ** (row.bits - 1)) if row.kind == "int" else 0
-        return array.dtype.kind in "biu" and 0 <= int(array) - least < 2**row.bits
+        lowest = -(2 ** (row.bits - 1)) if row.kind == "int" else 0
+        return array.dtype.kind in "biu" and 0 <= int(array) - lowest < 2**row.bits
     return row.kind == "complex" or array.dtype.kind != "c"

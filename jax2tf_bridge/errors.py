@@ -116,6 +116,8 @@ _PACKAGES = {
     "apache_beam": ("Apache Beam", "beam"),
     "jax": ("JAX", "jax"),
     "onnx": ("onnx", "onnx"),
+    "orbax": ("orbax-checkpoint", "orbax"),
+    "orbax.checkpoint": ("orbax-checkpoint", "orbax"),
     "tensorflow": ("TensorFlow", "tensorflow-cpu"),
 }
 """Packages that users choose to install: the name in messages and the extra, by the module."""
@@ -418,26 +420,23 @@ class _PathText(OSError):
         return str(get_message(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        kind = type(self).__mro__[2]  # Python's type; the generated one cannot be imported
-        return make_path_error, (kind, self.errno, self.strerror, self.filename)
+        return make_path_error, (self.errno, self.strerror, self.filename)
 
 
-def make_path_error(
-    kind: type[OSError], code: int, text: str, path: str | os.PathLike[str]
-) -> OSError:
+def make_path_error(code: int, text: str, path: str | os.PathLike[str]) -> OSError:
     """Makes an OSError whose text starts with a path.
 
     Args:
-      kind: its type, as FileExistsError.
-      code: its errno.
-      text: the problem, as it follows the path: "is there already".
+      code: its errno, which determines its class: errno.EEXIST makes a FileExistsError.
+      text: the problem, as it follows the path: "already exists".
       path: the file or folder.
 
-    >>> make_path_error(FileExistsError, 17, "is there already", "model")
-    FileExistsError(17, 'is there already')
-    >>> print(make_path_error(FileExistsError, 17, "is there already", "model"))
-    model is there already
+    >>> make_path_error(17, "already exists", "model")
+    FileExistsError(17, 'already exists')
+    >>> print(make_path_error(17, "already exists", "model"))
+    model already exists
     """
+    kind = type(OSError(code, ""))
     named: type[OSError] = type(kind.__name__, (_PathText, kind), {"__module__": kind.__module__})
     return named(code, text, os.fspath(path))
 

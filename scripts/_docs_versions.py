@@ -64,7 +64,7 @@ def _matrix() -> Iterator[tuple[str, str, str, str]]:
     )
     harness = read_constants(HARNESS)
     python = "{}.{}".format(*harness["CONSUMER_PYTHON"])
-    for release in (*harness["TENSORFLOW_RELEASES"], harness["RELEASE_CANDIDATE"]):
+    for release in (*harness["CONSUMER_RELEASES"], harness["RELEASE_CANDIDATE"]):
         yield "Programs that the first two export", python, "not installed", release
     what = "Seventeen programs that the second exports, in this week's build of TensorFlow"
     yield what, python, "not installed", "nightly"

@@ -221,12 +221,12 @@ class DimExpr:
 
     @staticmethod
     def _normalize(terms: Mapping[Monomial, int]) -> DimExpr:
-        kept = [(m, c) for m, c in terms.items() if c]
-        if len(kept) > MAX_TERMS:
+        nonzero = [(m, c) for m, c in terms.items() if c]
+        if len(nonzero) > MAX_TERMS:
             raise OverflowError(f"a dimension of more than {MAX_TERMS} terms")
-        if any(abs(c) > MAX_COEFFICIENT for _, c in kept):
+        if any(abs(c) > MAX_COEFFICIENT for _, c in nonzero):
             raise OverflowError("a dimension with a number of more than 128 bits")
-        return DimExpr(tuple(sorted(kept, key=_rank_term)))
+        return DimExpr(tuple(sorted(nonzero, key=_rank_term)))
 
     def __add__(self, other: Dim) -> DimExpr:
         return DimExpr.sum((self, other)) if _is_dim(other) else NotImplemented
@@ -409,7 +409,7 @@ class DimExpr:
         Raises:
           KeyError: a variable has no value.
         """
-        result: T = _Evaluation(values, algebra).expression(self)
+        result: T = _Evaluator(values, algebra).evaluate(self)
         return result
 
     def substitute(self, dimensions: Mapping[str, Dim]) -> Dim:
@@ -425,7 +425,7 @@ class DimExpr:
         """
         values = {name: DimExpr.variable(name) for name in self.variables()}
         values |= {name: DimExpr.of(dimension) for name, dimension in dimensions.items()}
-        return as_dim(self.evaluate_with(values, _Expressions()))
+        return as_dim(self.evaluate_with(values, _ExpressionAlgebra()))
 
     def simplify(self) -> Dim:
         """Simplifies every operation; `parse_dimension` keeps operations as written.
@@ -548,7 +548,7 @@ def iter_divisors(dimension: DimExpr) -> Iterator[DimExpr]:
                 yield divisor
 
 
-class _Expressions:
+class _ExpressionAlgebra:
     """Algebra of expressions: evaluation in it is substitution."""
 
     constant = staticmethod(DimExpr.constant)
@@ -558,30 +558,32 @@ class _Expressions:
     minimum = staticmethod(functools.partial(operation, "min"))
 
 
-class _Evaluation:
-    """Evaluator in one algebra; equal operations are computed once."""
+class _Evaluator:
+    """Evaluates in one algebra; equal operations are computed once."""
 
     def __init__(self, values: Mapping[str, Any], algebra: Algebra[Any]) -> None:
         self._values, self._algebra = values, algebra
         self._known: dict[Atom, Any] = {}
 
-    def expression(self, expression: DimExpr) -> Any:
-        terms = [self._term(monomial, c) for monomial, c in expression.terms]
-        if isinstance(self._algebra, _Expressions):
+    def evaluate(self, expression: DimExpr) -> Any:
+        terms = [self._evaluate_term(monomial, c) for monomial, c in expression.terms]
+        if isinstance(self._algebra, _ExpressionAlgebra):
             return DimExpr.sum(terms)
         return functools.reduce(self._algebra.add, terms) if terms else self._algebra.constant(0)
 
-    def _term(self, monomial: Monomial, coefficient: int) -> Any:
-        factors = [self._atom(atom) for atom, exponent in monomial for _ in range(exponent)]
+    def _evaluate_term(self, monomial: Monomial, coefficient: int) -> Any:
+        factors = [
+            self._evaluate_atom(atom) for atom, exponent in monomial for _ in range(exponent)
+        ]
         if coefficient != 1 or not factors:
             factors.append(self._algebra.constant(coefficient))
         return functools.reduce(self._algebra.multiply, factors)
 
-    def _atom(self, atom: Atom) -> Any:
+    def _evaluate_atom(self, atom: Atom) -> Any:
         if isinstance(atom, Variable):
             return self._values[atom.name]
         if atom not in self._known:
-            left, right = (self.expression(o) for o in atom.operands)
+            left, right = (self.evaluate(o) for o in atom.operands)
             compute = {
                 "floordiv": self._algebra.floordiv,
                 "mod": self._algebra.mod,

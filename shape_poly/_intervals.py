@@ -20,14 +20,14 @@ POSITIVE: Interval = (1, math.inf)
 _EVERYTHING: Interval = (-math.inf, math.inf)
 
 
-def _plus(x: Bound, y: Bound) -> Bound:
+def _add(x: Bound, y: Bound) -> Bound:
     # Python cannot add an infinity and an int that is too large for a float.
     if isinstance(x, float):
         return x
     return y if isinstance(y, float) else x + y
 
 
-def _product(x: Bound, y: Bound) -> Bound:
+def _multiply(x: Bound, y: Bound) -> Bound:
     if x == 0 or y == 0:
         return 0
     if isinstance(x, float) or isinstance(y, float):
@@ -35,16 +35,16 @@ def _product(x: Bound, y: Bound) -> Bound:
     return x * y
 
 
-def _span(values: Iterable[Bound]) -> Interval:
+def _enclose_values(values: Iterable[Bound]) -> Interval:
     values = tuple(values)
     return min(values), max(values)
 
 
-def _times(x: Interval, y: Interval) -> Interval:
-    return _span(_product(a, b) for a in x for b in y)
+def _multiply_intervals(x: Interval, y: Interval) -> Interval:
+    return _enclose_values(_multiply(a, b) for a in x for b in y)
 
 
-def _power(x: Interval, exponent: int) -> Interval:
+def _raise_to_power(x: Interval, exponent: int) -> Interval:
     if exponent == 1:
         return x
     # Infinities stay floats; other floats would round.
@@ -73,13 +73,13 @@ def _union(intervals: list[Interval]) -> Interval:
 def _floordiv(x: Interval, y: Interval) -> Interval:
     return _union(
         [
-            _span(_quotient(sign * a, b) for a in x for b in divisors)
+            _enclose_values(_divide(sign * a, b) for a in x for b in divisors)
             for sign, divisors in _positive_parts(y)
         ]
     )
 
 
-def _quotient(x: Bound, y: Bound) -> Bound:
+def _divide(x: Bound, y: Bound) -> Bound:
     """Divides by a positive divisor and rounds down; infinities become limits."""
     if isinstance(y, float):
         return 0 if x >= 0 else -1
@@ -90,12 +90,12 @@ def _mod(x: Interval, y: Interval) -> Interval:
     parts: list[Interval] = []
     for sign, divisors in _positive_parts(y):
         # x % -d is -(-x % d).
-        low, high = _remainders(x if sign > 0 else (-x[1], -x[0]), divisors)
+        low, high = _bound_remainders(x if sign > 0 else (-x[1], -x[0]), divisors)
         parts.append((low, high) if sign > 0 else (-high, -low))
     return _union(parts)
 
 
-def _remainders(x: Interval, y: Interval) -> Interval:
+def _bound_remainders(x: Interval, y: Interval) -> Interval:
     (low, high), (least, greatest) = x, y
     if low >= 0 and high < least:
         return low, high
@@ -107,7 +107,7 @@ def _remainders(x: Interval, y: Interval) -> Interval:
     ):
         # All values lie between two successive multiples of the divisor.
         return low % least, high % least
-    largest = _plus(greatest, -1)
+    largest = _add(greatest, -1)
     return 0, min(high, largest) if low >= 0 else largest
 
 
@@ -137,7 +137,7 @@ def enclose(expression: DimExpr, ranges: Ranges | None = None, *, effort: int = 
       effort: how many operations may be replaced by their operands, one after the other; 0 bounds
         each term by itself.
     """
-    return _BoundsSearch(ranges or {}).interval(expression, effort)
+    return _BoundsSearch(ranges or {}).find_interval(expression, effort)
 
 
 class _BoundsSearch:
@@ -148,28 +148,32 @@ class _BoundsSearch:
         self._known: dict[tuple[Atom, int], Interval] = {}
         self._steps = 0
 
-    def interval(self, x: DimExpr, effort: int) -> Interval:
+    def find_interval(self, x: DimExpr, effort: int) -> Interval:
         lower, upper = self._bound_by_terms(x, effort)
         if lower == upper or len(x.terms) < 2:
             return lower, upper
-        lower = max(lower, self._lower(x, effort))
-        return lower, min(upper, -self._lower(-x, effort))
+        lower = max(lower, self._bound_lower(x, effort))
+        return lower, min(upper, -self._bound_lower(-x, effort))
 
     def _bound_by_terms(self, x: DimExpr, effort: int) -> Interval:
         lower: Bound = 0
         upper: Bound = 0
         for monomial, coefficient in x.terms:
-            low, high = _times(self._monomial(monomial, effort), (coefficient, coefficient))
-            lower, upper = _plus(lower, low), _plus(upper, high)
+            low, high = _multiply_intervals(
+                self._bound_monomial(monomial, effort), (coefficient, coefficient)
+            )
+            lower, upper = _add(lower, low), _add(upper, high)
         return lower, upper
 
-    def _monomial(self, monomial: Monomial, effort: int) -> Interval:
+    def _bound_monomial(self, monomial: Monomial, effort: int) -> Interval:
         product: Interval = (1, 1)
         for atom, exponent in monomial:
-            product = _times(product, _power(self._atom(atom, effort), exponent))
+            product = _multiply_intervals(
+                product, _raise_to_power(self._bound_atom(atom, effort), exponent)
+            )
         return product
 
-    def _atom(self, atom: Atom, effort: int) -> Interval:
+    def _bound_atom(self, atom: Atom, effort: int) -> Interval:
         if isinstance(atom, Variable):
             low, high = self._ranges.get(atom.name, POSITIVE)
             return max(1, low), high
@@ -177,30 +181,30 @@ class _BoundsSearch:
         if key not in self._known:
             # Nested operations get less effort, because the effort of all levels multiplies.
             inner = max(effort - 1, 0)
-            x, y = (self.interval(o, inner) for o in atom.operands)
+            x, y = (self.find_interval(o, inner) for o in atom.operands)
             self._known[key] = _OPERATIONS[atom.kind](x, y)
         return self._known[key]
 
-    def _lower(self, x: DimExpr, effort: int) -> Bound:
+    def _bound_lower(self, x: DimExpr, effort: int) -> Bound:
         """Bounds x from below, as tightly as the remaining steps allow."""
         self._steps += 1
-        best = max(self._bound_by_terms(x, effort)[0], self._lower_by_excess(x))
+        best = max(self._bound_by_terms(x, effort)[0], self._bound_lower_by_excess(x))
         if effort <= 0 or self._steps > _MAX_STEPS or len(x.terms) > _MAX_SUM_TERMS:
             return best
         operations = sorted(x.linear_operations(), key=lambda pair: -pair[0].depth)
         for atom, c in operations[:_MAX_OPERATIONS]:
             try:
                 rest = x - atom_expression(atom) * c
-                best = max(best, self._lower_without(atom, c, rest, effort - 1))
+                best = max(best, self._bound_lower_without(atom, c, rest, effort - 1))
             except OverflowError:
                 continue  # the expression without the operation would be too large
         return best
 
-    def _lower_without(self, atom: DimOperation, c: int, rest: DimExpr, effort: int) -> Bound:
+    def _bound_lower_without(self, atom: DimOperation, c: int, rest: DimExpr, effort: int) -> Bound:
         """Bounds c*atom + rest from below by an expression without the operation."""
         x, y = atom.operands
         if atom.kind in ("max", "min"):
-            parts = [self._lower(o * c + rest, effort) for o in (x, y)]
+            parts = [self._bound_lower(o * c + rest, effort) for o in (x, y)]
             # c*max(x, y) is the greater of c*x and c*y, or the lesser if c is negative.
             return max(parts) if (atom.kind == "max") == (c > 0) else min(parts)
         divisor = y.constant_value()
@@ -209,19 +213,19 @@ class _BoundsSearch:
                 x, divisor = -x, -divisor
             if c > 0:
                 x = x - (divisor - 1)
-            bound = self._lower(x * c + rest * divisor, effort)
+            bound = self._bound_lower(x * c + rest * divisor, effort)
             return bound if isinstance(bound, float) else -(-bound // divisor)
         if c > 0 or self._bound_by_terms(y, effort)[0] < 1:
             return -math.inf
         bounds: list[Bound] = []
         if atom.kind == "mod":
-            bounds.append(self._lower((y - 1) * c + rest, effort))
+            bounds.append(self._bound_lower((y - 1) * c + rest, effort))
         # A quotient or remainder of x is then at most x.
         if self._bound_by_terms(x, effort)[0] >= 0:
-            bounds.append(self._lower(x * c + rest, effort))
+            bounds.append(self._bound_lower(x * c + rest, effort))
         return max(bounds, default=-math.inf)
 
-    def _lower_by_excess(self, x: DimExpr) -> Bound:
+    def _bound_lower_by_excess(self, x: DimExpr) -> Bound:
         """Bounds x from below after each atom is written as its lower bound plus an excess.
 
         Example: with a = 1 + p and b = 1 + q, a*b - b is p + p*q, which is at least 0.
@@ -230,7 +234,7 @@ class _BoundsSearch:
         small = len(x.terms) <= _MAX_SUM_TERMS and max(degrees, default=0) > 1
         if not small or max(degrees) > _MAX_SHIFTED_DEGREE or all(c > 0 for _, c in x.terms):
             return -math.inf
-        intervals = {a: self._atom(a, 0) for monomial, _ in x.terms for a, _ in monomial}
+        intervals = {a: self._bound_atom(a, 0) for monomial, _ in x.terms for a, _ in monomial}
         terms: dict[Monomial, int] = {}
         for monomial, coefficient in x.terms:
             for excess, factor in _shift_monomial(monomial, intervals):
@@ -240,9 +244,9 @@ class _BoundsSearch:
             product: Interval = (coefficient, coefficient)
             for atom, exponent in monomial:
                 low, high = intervals[atom]
-                above = (low, high) if isinstance(low, float) else (0, _plus(high, -low))
-                product = _times(product, _power(above, exponent))
-            total = _plus(total, product[0])
+                above = (low, high) if isinstance(low, float) else (0, _add(high, -low))
+                product = _multiply_intervals(product, _raise_to_power(above, exponent))
+            total = _add(total, product[0])
         return total
 
 

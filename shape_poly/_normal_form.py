@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from shape_poly._comparisons import Fact
 from shape_poly._expressions import (
@@ -57,41 +57,48 @@ class Normalizer:
         self._ranges, self._deadline, self._divisible = ranges, deadline, divisible
         self._known: dict[Atom, DimExpr] = {}
 
-    def fact(self, fact: Fact) -> Fact:
+    def normalize_fact(self, fact: Fact) -> Fact:
         """Converts a fact to normal form and divides it by nonzero factors."""
         if time.monotonic() > self._deadline:
             raise OutOfTimeError
-        return reduce_fact(Fact(fact.relation, self.dimension(fact.expression)), self._ranges)
+        return reduce_fact(
+            Fact(fact.relation, self.normalize_dimension(fact.expression)), self._ranges
+        )
 
-    def dimension(self, dimension: DimExpr) -> DimExpr:
-        return map_atoms(dimension, self._atom)
+    def normalize_facts(self, facts: Iterable[Fact]) -> list[Fact]:
+        """Converts facts; drops duplicates and facts that always hold."""
+        forms = map(self.normalize_fact, dict.fromkeys(facts))
+        return [form for form in forms if form.constant() is not True]
 
-    def _atom(self, atom: Atom) -> DimExpr:
+    def normalize_dimension(self, dimension: DimExpr) -> DimExpr:
+        return map_atoms(dimension, self._normalize_atom)
+
+    def _normalize_atom(self, atom: Atom) -> DimExpr:
         if isinstance(atom, Variable):
             return atom_expression(atom)
         known = self._known.get(atom)
         if known is None:
             if time.monotonic() > self._deadline:
                 raise OutOfTimeError
-            x, y = (self.dimension(operand) for operand in atom.operands)
-            known = self._known[atom] = self._operation(atom, x, y)
+            x, y = (self.normalize_dimension(operand) for operand in atom.operands)
+            known = self._known[atom] = self._normalize_operation(atom, x, y)
         return known
 
-    def _operation(self, atom: DimOperation, x: DimExpr, y: DimExpr) -> DimExpr:
+    def _normalize_operation(self, atom: DimOperation, x: DimExpr, y: DimExpr) -> DimExpr:
         match atom.kind:
             case "max":
-                return y + self._non_negative(x - y)
+                return y + self._normalize_non_negative(x - y)
             case "min":
-                return y - self._non_negative(y - x)
+                return y - self._normalize_non_negative(y - x)
             case _ if y.constant_value() == 0:
                 # A divisor that is always 0 makes the operation undefined, so it stays as it is.
                 return atom_expression(atom)
             case "floordiv":
-                return self._floordiv(x, y)
+                return self._normalize_floordiv(x, y)
             case "mod":
-                return x - y * self._floordiv(x, y)
+                return x - y * self._normalize_floordiv(x, y)
 
-    def _non_negative(self, x: DimExpr) -> DimExpr:
+    def _normalize_non_negative(self, x: DimExpr) -> DimExpr:
         """Converts max(x, 0) to normal form."""
         low, high = enclose(x, self._ranges)
         if low >= 0:
@@ -105,7 +112,7 @@ class Normalizer:
             return (x + raw_operation("max", -x, DimExpr.constant(0))) * content
         return raw_operation("max", x, DimExpr.constant(0)) * content
 
-    def _floordiv(self, x: DimExpr, y: DimExpr) -> DimExpr:
+    def _normalize_floordiv(self, x: DimExpr, y: DimExpr) -> DimExpr:
         _, x, y = remove_common_factor(x, y, signs_in(self._ranges))
         return map_atoms(operation("floordiv", x, y), self._evaluate_quotient)
 
@@ -126,13 +133,13 @@ class Normalizer:
         return atom_expression(atom)
 
 
-def map_atoms(dimension: DimExpr, replacement: Callable[[Atom], DimExpr]) -> DimExpr:
+def map_atoms(dimension: DimExpr, replace: Callable[[Atom], DimExpr]) -> DimExpr:
     """Replaces each outermost atom of a dimension."""
     terms: list[tuple[Monomial, int]] = []
     for monomial, coefficient in dimension.terms:
         product = DimExpr.constant(coefficient)
         for atom, exponent in monomial:
-            product = product * replacement(atom) ** exponent
+            product = product * replace(atom) ** exponent
         terms += product.terms
     return DimExpr.of_terms(terms)
 
@@ -182,10 +189,10 @@ def match_divisibility(fact: Fact, ranges: Ranges) -> tuple[DimExpr, DimExpr] | 
         content = math.gcd(*(c for _, c in x.terms))
         if math.gcd(content, divisor) == 1:
             x = divide_coefficients(x, content)
-    return _positive(x), _positive(y)
+    return _make_positive(x), _make_positive(y)
 
 
-def _positive(x: DimExpr) -> DimExpr:
+def _make_positive(x: DimExpr) -> DimExpr:
     return -x if x.terms and x.terms[0][1] < 0 else x
 
 

@@ -67,7 +67,6 @@ class DimensionSyntaxError(ValueError):
 
 
 def _shorten(text: str, column: int) -> str:
-    """Shortens a text around a column, for an error."""
     if len(text) <= _MAX_SHOWN_CHARACTERS:
         return text
     start = max(0, min(column - _MAX_SHOWN_CHARACTERS // 2, len(text) - _MAX_SHOWN_CHARACTERS))
@@ -159,7 +158,7 @@ def parse_dimension(text: str, *, simplify: bool = False) -> Dim:
     (DimExpr('floordiv(4*b + 1, 2)'), DimExpr('2*b'))
     """
     reader = DimParser(text, tokenize(text), simplify=simplify)
-    result = reader.dimension()
+    result = reader.read_dimension()
     if not reader.is_at_end():
         raise reader.make_expected_error("an operator or the end")
     return result
@@ -222,7 +221,7 @@ class DimParser:
     def _make_error(self, token: Token, problem: str) -> DimensionSyntaxError:
         return self._error(self._text, token.column, problem)
 
-    def dimension(self) -> Dim:
+    def read_dimension(self) -> Dim:
         """Parses a dimension, up to the first token that cannot be part of it.
 
         Raises:

@@ -63,15 +63,15 @@ def normalize(
     facts = [*facts, *find_least_values(facts)]
     for step in range(_MAX_ELIMINATIONS + 1):
         normalizer = Normalizer(find_ranges(facts, remaining), deadline)
-        facts = [f for f in map(normalizer.fact, dict.fromkeys(facts)) if f.constant() is not True]
+        facts = normalizer.normalize_facts(facts)
         ranges = find_ranges(facts, remaining)
         divisible = [
             d for f in facts if f.relation == "==" and (d := match_divisibility(f, ranges))
         ]
         normalizer = Normalizer(ranges, deadline, divisible)
-        facts = [f for f in map(normalizer.fact, dict.fromkeys(facts)) if f.constant() is not True]
-        goals = [normalizer.fact(g) for g in goals]
-        original = {name: normalizer.dimension(value) for name, value in original.items()}
+        facts = normalizer.normalize_facts(facts)
+        goals = [normalizer.normalize_fact(g) for g in goals]
+        original = {name: normalizer.normalize_dimension(value) for name, value in original.items()}
         ranges = find_ranges(facts, remaining)
         elimination = next((e for f in facts if (e := _find_elimination(f, ranges, fresh))), None)
         if elimination is None or step == _MAX_ELIMINATIONS:
@@ -79,7 +79,7 @@ def normalize(
         eliminated, value = elimination.name, elimination.value
         remaining = (remaining - {eliminated}) | elimination.new_names
         facts = [
-            *(_replace_variable(f, eliminated, value) for f in (*facts, *elimination.kept)),
+            *(_replace_variable(f, eliminated, value) for f in (*facts, *elimination.new_facts)),
             Fact(">=", value - 1),
         ]
         goals = [_replace_variable(g, eliminated, value) for g in goals]
@@ -94,13 +94,13 @@ def _replace_variable(fact: Fact, name: str, value: DimExpr) -> Fact:
 def _substitute(dimension: DimExpr, values: Mapping[str, DimExpr]) -> DimExpr:
     """Replaces variables; the result is not in normal form."""
 
-    def replacement(atom: Atom) -> DimExpr:
+    def replace(atom: Atom) -> DimExpr:
         if isinstance(atom, Variable):
             return values.get(atom.name) or atom_expression(atom)
         x, y = (_substitute(operand, values) for operand in atom.operands)
         return atom_expression(DimOperation(atom.kind, (x, y)))
 
-    return map_atoms(dimension, replacement)
+    return map_atoms(dimension, replace)
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class _Elimination:
     name: str
     value: DimExpr
     new_names: frozenset[str] = frozenset()
-    kept: tuple[Fact, ...] = ()
+    new_facts: tuple[Fact, ...] = ()
 
 
 def _find_elimination(fact: Fact, ranges: Ranges, fresh: Iterator[str]) -> _Elimination | None:

@@ -7,7 +7,14 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from shape_poly._comparisons import Comparison, Fact, Proven, Refuted, list_facts
+from shape_poly._comparisons import (
+    Comparison,
+    Fact,
+    Proven,
+    Refuted,
+    list_facts,
+    make_difference_fact,
+)
 from shape_poly._counterexamples import iter_small_assignments
 from shape_poly._deciding import decide, find_witness, select_related
 from shape_poly._expressions import (
@@ -61,17 +68,16 @@ def weakest_requirement(
     constraints, names = select_related(scope.constraints if scope else (), comparison.variables())
     comparison = rewrite(comparison, constraints, names, deadline)
     both = (*constraints, comparison)
-    first = find_witness(both, time_limit=time_limit / 4)
-    if isinstance(first, Proven):
+    witness = find_witness(both, time_limit=time_limit / 4)
+    if isinstance(witness, Proven):
         return None
     if _is_simple(comparison):
         return comparison
     samples = _Samples(comparison)
-    if isinstance(first, Refuted):
-        samples.add(first.counterexample)
-    refutation = decide(constraints, comparison, time_limit=time_limit / 4)
-    if isinstance(refutation, Refuted):
-        samples.add(refutation.counterexample)
+    verdict = decide(constraints, comparison, time_limit=time_limit / 4)
+    for result in (witness, verdict):
+        if isinstance(result, Refuted):
+            samples.add(result.counterexample)
     try:
         facts = list_facts(*constraints)
         ranges = find_ranges([*facts, *find_least_values(facts)], names)
@@ -183,12 +189,12 @@ def _unfold(comparison: Comparison, ranges: Ranges, deadline: float) -> Iterator
     """Yields the comparison in normal form, and with quotients multiplied out."""
     normalizer = Normalizer(ranges, deadline)
     try:
-        steps = [normalizer.fact(list_facts(comparison)[-1])]
+        steps = [normalizer.normalize_fact(make_difference_fact(comparison))]
         while len(steps) < _MAX_UNFOLDINGS:
             following = _remove_quotient(steps[-1], ranges)
             if following is None:
                 break
-            steps.append(normalizer.fact(following))
+            steps.append(normalizer.normalize_fact(following))
     except (OverflowError, OutOfTimeError):
         return
     for fact in reversed(steps):
@@ -217,7 +223,7 @@ def _remove_quotient(fact: Fact, ranges: Ranges) -> Fact | None:
 
 def _arrange_terms(comparison: Comparison) -> Iterator[Comparison]:
     """Yields the comparison with its terms sorted to the sides, each simplified."""
-    *_, fact = list_facts(comparison)
+    fact = make_difference_fact(comparison)
     try:
         yield _arrange(Fact(fact.relation, DimExpr.of(fact.expression.simplify())))
         yield _arrange(fact)
@@ -274,7 +280,7 @@ def _iter_normal_forms(
     """Yields the comparison in normal form, and with exact quotients removed by multiplication."""
     ranges = find_ranges([*facts, *find_least_values(facts)], names)
     normalizer = Normalizer(ranges, deadline)
-    *defined, goal = (normalizer.fact(g) for g in goals)
+    *defined, goal = (normalizer.normalize_fact(g) for g in goals)
     if not _all_follow(defined, ranges):
         return
     for _ in range(_MAX_MULTIPLIED_QUOTIENTS):
@@ -284,7 +290,7 @@ def _iter_normal_forms(
         multiplied = _remove_exact_quotient(goal, facts, names, ranges, deadline)
         if multiplied is None:
             return
-        goal = normalizer.fact(multiplied)
+        goal = normalizer.normalize_fact(multiplied)
 
 
 def _all_follow(facts: Sequence[Fact], ranges: Ranges) -> bool:

@@ -17,8 +17,8 @@ _MAX_CHECKS = 100_000
 """Maximum number of constraint checks; takes half a second."""
 _MAX_SCANNED_SIZE = 256
 """Maximum size to try for a variable without a valid candidate."""
-_MAX_REPEATED = 100
-"""Number of successive repeated draws after which random sampling ends."""
+_MAX_REPEATS = 100
+"""Number of successive repetitions after which random sampling ends."""
 
 
 def sample_sizes(
@@ -65,15 +65,15 @@ def sample_sizes(
     if first is None:
         return
     yield first
-    drawn, known, repeated = random.Random(seed), {tuple(first.values())}, 0
-    while names and repeated < _MAX_REPEATED:
-        sizes = next(search.search(drawn), None)
+    generator, seen, repeats = random.Random(seed), {tuple(first.values())}, 0
+    while names and repeats < _MAX_REPEATS:
+        sizes = next(search.search(generator), None)
         if sizes is None:
             return
-        repeated += 1
-        if tuple(sizes.values()) not in known:
-            known.add(tuple(sizes.values()))
-            repeated = 0
+        repeats += 1
+        if tuple(sizes.values()) not in seen:
+            seen.add(tuple(sizes.values()))
+            repeats = 0
             yield sizes
 
 
@@ -90,10 +90,11 @@ class _SizeSearch:
     ) -> None:
         self._names, self._among = names, among
         self._candidates, self._largest = candidates, largest
-        self._usual = max(itertools.chain(candidates, *among.values()), default=0)
+        self._largest_candidate = max(itertools.chain(candidates, *among.values()), default=0)
         # Variables with few choices come first, because they may determine others.
         self._order = sorted(names, key=lambda name: name not in among)
-        self._completed = [
+        # The constraints that can be checked as soon as each variable has a size.
+        self._checkable = [
             [
                 c
                 for c in constraints
@@ -101,28 +102,27 @@ class _SizeSearch:
             ]
             for i, name in enumerate(self._order)
         ]
-        # Constraints without variables are checked before the search.
         self._never = not all(c.holds({}) for c in constraints if not c.variables())
         self._checks = 0
 
-    def search(self, drawn: random.Random | None = None) -> Iterator[dict[str, int]]:
-        """Yields solutions in order, or in random order with `drawn`."""
+    def search(self, generator: random.Random | None = None) -> Iterator[dict[str, int]]:
+        """Yields solutions in order, or in random order with a generator."""
         if not self._never:
-            yield from self._iter_from(0, {}, drawn)
+            yield from self._iter_from(0, {}, generator)
 
     def _iter_from(
-        self, depth: int, sizes: dict[str, int], drawn: random.Random | None
+        self, depth: int, sizes: dict[str, int], generator: random.Random | None
     ) -> Iterator[dict[str, int]]:
         if depth == len(self._order):
             yield {name: sizes[name] for name in self._names}
             return
-        name, constraints = self._order[depth], self._completed[depth]
+        name, constraints = self._order[depth], self._checkable[depth]
         choices = self._list_choices(name, constraints, sizes)
-        if drawn is not None:
+        if generator is not None:
             choices = [*choices]
-            drawn.shuffle(choices)
+            generator.shuffle(choices)
         for size in choices:
-            yield from self._iter_from(depth + 1, {**sizes, name: size}, drawn)
+            yield from self._iter_from(depth + 1, {**sizes, name: size}, generator)
 
     def _list_choices(
         self, name: str, constraints: Sequence[Comparison], sizes: Mapping[str, int]
@@ -139,7 +139,7 @@ class _SizeSearch:
         thresholds = {size for size in thresholds if 1 <= size <= self._largest}
         first = [*self._candidates]
         # Larger sizes come last, because an upper bound is rarely a good size to run.
-        for size in sorted(s for s in thresholds if s <= self._usual and s not in first):
+        for size in sorted(s for s in thresholds - {*first} if s <= self._largest_candidate):
             place = next((i for i, known in enumerate(first) if known > size), len(first))
             first.insert(place, size)
         scanned = range(1, min(_MAX_SCANNED_SIZE, self._largest) + 1) if constraints else ()

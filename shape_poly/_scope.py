@@ -219,9 +219,9 @@ def _narrow_ranges(facts: Sequence[DimExpr], known: Ranges) -> dict[str, Interva
                     case ((Variable(name) as variable, 1),):
                         others = fact - atom_expression(variable) * coefficient
                         if name not in others.variables():
-                            most = enclose(others, ranges)[1]
+                            highest = enclose(others, ranges)[1]
                             low, high = ranges.get(name, (1, math.inf))
-                            ranges[name] = _narrow((low, high), coefficient, most)
+                            ranges[name] = _narrow((low, high), coefficient, highest)
         if ranges == before:
             break
     return ranges

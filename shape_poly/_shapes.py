@@ -79,7 +79,7 @@ def symbolic_shape(
             "a shape specification is a string such as '(b, 28, ...)', or None. "
             f"Got: {spec!r} of type {type(spec).__name__}"
         )
-    return _ShapeReader(spec, like, scope).shape()
+    return _ShapeReader(spec, like, scope).read_shape()
 
 
 def _make_scope(
@@ -108,7 +108,7 @@ class _ShapeReader:
         tokens, self._closing = _drop_outer_parentheses(tokenize(text, ShapeSyntaxError))
         self._reader = DimParser(text, tokens, simplify=True, error=ShapeSyntaxError)
 
-    def shape(self) -> tuple[Dim, ...]:
+    def read_shape(self) -> tuple[Dim, ...]:
         reader = self._reader
         while not reader.is_at_end():
             start = reader.token
@@ -120,25 +120,25 @@ class _ShapeReader:
                         start, "'...' must be the last dimension: write '_' for single ones"
                     )
                 return tuple(self._dimensions)
-            self._dimensions.append(self._dimension(start))
+            self._dimensions.append(self._read_dimension(start))
             if not reader.is_at_end() and not reader.take(","):
                 raise reader.make_expected_error("an operator, ',' or the end of the shape")
         self._check_rank()
         return tuple(self._dimensions)
 
-    def _dimension(self, start: Token) -> Dim:
+    def _read_dimension(self, start: Token) -> Dim:
         if self._like is not None and len(self._dimensions) >= len(self._like):
             raise self._make_error(start, f"{self._describe_rank()}, but found more")
         if self._reader.take("_"):
             # An operator may follow, so that this is the start of an expression.
             if self._reader.token.text != "," and not self._reader.is_at_end():
                 raise self._make_error(start, "'_' stands for a whole dimension, not for a part")
-            return self._placeholder(start)
+            return self._read_placeholder(start)
         if start.text == "None":
             raise self._make_error(
                 start, "None is not a size: write a name, as b, or '_' for the known one"
             )
-        dimension = self._reader.dimension()
+        dimension = self._reader.read_dimension()
         self._check_size(start, dimension)
         return dimension
 
@@ -146,9 +146,9 @@ class _ShapeReader:
         if self._like is None:
             raise self._make_error(place, "'...' takes dimensions from `like`, which is not given")
         while len(self._dimensions) < len(self._like):
-            self._dimensions.append(self._placeholder(place))
+            self._dimensions.append(self._read_placeholder(place))
 
-    def _placeholder(self, place: Token) -> Dim:
+    def _read_placeholder(self, place: Token) -> Dim:
         if self._like is None:
             raise self._make_error(place, "'_' takes a dimension from `like`, which is not given")
         axis = len(self._dimensions)

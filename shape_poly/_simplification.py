@@ -60,7 +60,7 @@ def _floordiv(x: DimExpr, y: DimExpr) -> DimExpr:
     if common != 1:
         return _floordiv(x, y)
     quotient, rest = _divide_polynomials(x, y)
-    if quotient is not _ZERO:
+    if quotient != 0:
         return quotient if rest == 0 else quotient + _floordiv(rest, y)
     if _is_within(x, y):
         return _ZERO
@@ -80,7 +80,7 @@ def _mod(x: DimExpr, y: DimExpr) -> DimExpr:
     if common != 1:
         return common * _mod(x, y)
     quotient, rest = _divide_polynomials(x, y)
-    if quotient is not _ZERO:
+    if quotient != 0:
         return _ZERO if rest == 0 else _mod(rest, y)
     if _is_within(x, y):
         return x
@@ -201,7 +201,7 @@ def _divide_by_primitive(x: DimExpr, y: DimExpr) -> tuple[DimExpr | None, int]:
     if content == 1 or not _bound_lower(primitive) >= 1:
         return None, 1
     quotient, rest = _divide_polynomials(x, primitive)
-    return (quotient, content) if quotient is not _ZERO and rest == 0 else (None, 1)
+    return (quotient, content) if quotient != 0 and rest == 0 else (None, 1)
 
 
 def _divide_polynomials(x: DimExpr, y: DimExpr) -> tuple[DimExpr, DimExpr]:
@@ -228,17 +228,17 @@ def _divide_polynomials(x: DimExpr, y: DimExpr) -> tuple[DimExpr, DimExpr]:
 
 def _extremum(kind: OperationKind, x: DimExpr, y: DimExpr) -> DimExpr:
     sign = 1 if kind == "max" else -1
-    kept: list[DimExpr] = []
+    operands: list[DimExpr] = []
     for operand in dict.fromkeys((*_flatten(kind, x), *_flatten(kind, y))):
-        if len(kept) <= _MAX_COMPARED:
-            if any(_bound_lower((other - operand) * sign) >= 0 for other in kept):
+        if len(operands) <= _MAX_COMPARED:
+            if any(_bound_lower((other - operand) * sign) >= 0 for other in operands):
                 continue
-            kept = [o for o in kept if not _bound_lower((operand - o) * sign) >= 0]
-        kept.append(operand)
-    kept.sort(key=DimExpr.sort_key)
-    result = kept.pop()
-    while kept:
-        result = raw_operation(kind, kept.pop(), result)
+            operands = [o for o in operands if not _bound_lower((operand - o) * sign) >= 0]
+        operands.append(operand)
+    operands.sort(key=DimExpr.sort_key)
+    result = operands.pop()
+    while operands:
+        result = raw_operation(kind, operands.pop(), result)
     return result
 
 

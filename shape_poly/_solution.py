@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from shape_poly._comparisons import COMPARE, Comparison, ComparisonOperator
@@ -87,10 +87,9 @@ def make_plan(
     equations: dict[Place, Dim] = {}
     ints: set[Place] = set()
     names = {name for constraint in constraints for name in constraint.variables()}
-    known = shapes = [tuple(shape) for shape in shapes]
-    for argument, (shape, row) in enumerate(
-        zip(shapes, known if sizes is None else sizes, strict=True)
-    ):
+    shapes = [tuple(shape) for shape in shapes]
+    rows: Iterable[Sequence[object]] = shapes if sizes is None else sizes
+    for argument, (shape, row) in enumerate(zip(shapes, rows, strict=True)):
         for axis, (dimension, size) in enumerate(zip(shape, row, strict=True)):
             names |= variables_of(dimension)
             if size is not None:
@@ -100,12 +99,12 @@ def make_plan(
     steps = _make_steps(equations, ints)
     definitions: tuple[Definition, ...] = ()
     missing = names - {step.variable for step in steps}
-    if missing and (defined := _collect_definitions(constraints)):
-        replaced = {d.variable: d.dimension for d in defined}
-        substituted = {p: _substitute(dimension, replaced) for p, dimension in equations.items()}
+    if missing and (candidates := _collect_definitions(constraints)):
+        values = {d.variable: d.dimension for d in candidates}
+        substituted = {p: _substitute(dimension, values) for p, dimension in equations.items()}
         more_steps = _make_steps(substituted, ints)
         solved = {step.variable for step in more_steps}
-        solvable = tuple(d for d in defined if variables_of(d.dimension) <= solved)
+        solvable = tuple(d for d in candidates if variables_of(d.dimension) <= solved)
         still_missing = names - solved - {d.variable for d in solvable}
         if len(still_missing) < len(missing):
             steps, definitions, missing = more_steps, solvable, still_missing
@@ -135,27 +134,27 @@ def _make_steps(equations: Mapping[Place, Dim], ints: Collection[Place]) -> tupl
 
 def _collect_definitions(constraints: Iterable[Comparison]) -> tuple[Definition, ...]:
     """Collects definitions from the constraints of the form `variable == expression`."""
-    defined: dict[str, Definition] = {}
+    definitions: dict[str, Definition] = {}
     for constraint in constraints:
         left = constraint.left
         if constraint.operator != "==" or not (isinstance(left, DimExpr) and left.is_variable()):
             continue
         (name,) = left.variables()
-        value = _substitute(constraint.right, {d.variable: d.dimension for d in defined.values()})
-        if name in defined or name in variables_of(value):
+        value = _substitute(constraint.right, {n: d.dimension for n, d in definitions.items()})
+        if name in definitions or name in variables_of(value):
             continue
-        for other in defined.values():
+        for other in definitions.values():
             dimension = _substitute(other.dimension, {name: value})
-            defined[other.variable] = Definition(other.variable, dimension, other.constraint)
-        defined[name] = Definition(name, value, constraint)
-    return tuple(defined.values())
+            definitions[other.variable] = replace(other, dimension=dimension)
+        definitions[name] = Definition(name, value, constraint)
+    return tuple(definitions.values())
 
 
-def _substitute(dimension: Dim, replaced: Mapping[str, Dim]) -> Dim:
-    if variables_of(dimension).isdisjoint(replaced) or isinstance(dimension, int):
+def _substitute(dimension: Dim, values: Mapping[str, Dim]) -> Dim:
+    if variables_of(dimension).isdisjoint(values) or isinstance(dimension, int):
         return dimension
     try:
-        return dimension.substitute(replaced)
+        return dimension.substitute(values)
     except (ZeroDivisionError, OverflowError):
         # Ignores a constraint that never holds or is too large.
         return dimension

@@ -54,60 +54,58 @@ class Encoding:
         for index, name in enumerate(sorted(problem.ranges)):
             variable = self.variables[name] = z3.Int(f"v{index}", context)
             low, high = problem.ranges[name]
-            self._definitions.append(variable >= self._value(int(low)))
+            self._definitions.append(variable >= self._encode_integer(int(low)))
             if not math.isinf(high):
-                self._definitions.append(variable <= self._value(int(high)))
+                self._definitions.append(variable <= self._encode_integer(int(high)))
 
-    def new_definitions(self) -> list[Any]:
+    def take_definitions(self) -> list[Any]:
         """Returns the definitions made since the last call."""
         new, self._definitions = self._definitions, []
         return new
 
-    def fact(self, fact: Fact) -> Any:
-        term = self.dimension(fact.expression)
+    def encode_fact(self, fact: Fact) -> Any:
+        term = self.encode_dimension(fact.expression)
         if fact.relation == ">=":
             return term >= 0
         return term == 0 if fact.relation == "==" else term != 0
 
-    def dimension(self, dimension: DimExpr) -> Any:
+    def encode_dimension(self, dimension: DimExpr) -> Any:
         """Converts a dimension to a linear term."""
         if time.monotonic() > self._deadline:
             raise OutOfTimeError
         terms = [
-            self._value(coefficient) * self._monomial(monomial)
+            self._encode_integer(coefficient) * self._encode_monomial(monomial)
             if monomial
-            else self._value(coefficient)
+            else self._encode_integer(coefficient)
             for monomial, coefficient in dimension.terms
         ]
-        return self._z3.Sum(terms) if terms else self._value(0)
+        return self._z3.Sum(terms) if terms else self._encode_integer(0)
 
-    def _value(self, value: int) -> Any:
+    def _encode_integer(self, value: int) -> Any:
         return self._z3.IntVal(value, self._context)
 
-    def _bounds(self, dimension: DimExpr) -> Interval:
+    def _enclose(self, dimension: DimExpr) -> Interval:
         return enclose(dimension, self._problem.ranges, effort=1)
 
-    def _unknown(self) -> Any:
+    def _make_unknown(self) -> Any:
         return self._z3.FreshInt("u", self._context)
 
-    def _monomial(self, monomial: Monomial) -> Any:
+    def _encode_monomial(self, monomial: Monomial) -> Any:
         match monomial:
             case ((atom, 1),):
-                return self._atom(atom)
+                return self._encode_atom(atom)
         known = self._products.get(monomial)
         if known is None:
-            known = self._products[monomial] = self._unknown()
+            known = self._products[monomial] = self._make_unknown()
             self._define_product(monomial, known)
         return known
 
-    # --- Operations
-
-    def _atom(self, atom: Atom) -> Any:
+    def _encode_atom(self, atom: Atom) -> Any:
         if isinstance(atom, Variable):
             return self.variables[atom.name]
         known = self._operations.get(atom)
         if known is None:
-            known = self._operations[atom] = self._unknown()
+            known = self._operations[atom] = self._make_unknown()
             self._define_operation(atom, known)
         return known
 
@@ -116,24 +114,24 @@ class Encoding:
         x, y = atom.operands
         match atom.kind:
             case "max" | "min":
-                left, right = self.dimension(x), self.dimension(y)
+                left, right = self.encode_dimension(x), self.encode_dimension(y)
                 first = left >= right if atom.kind == "max" else left <= right
                 self._definitions.append(result == z3.If(first, left, right))
             case "floordiv":
                 self._define_remainder(x - y * atom_expression(atom), y)
-                if y.constant_value() is None and self._bounds(y)[0] >= 1:
+                if y.constant_value() is None and self._enclose(y)[0] >= 1:
                     self._relate_quotients(atom, result)
             case "mod":
                 quotient = atom_expression(DimOperation("floordiv", (x, y)))
-                self._definitions.append(result == self.dimension(x - y * quotient))
+                self._definitions.append(result == self.encode_dimension(x - y * quotient))
 
     def _define_remainder(self, remainder: DimExpr, divisor: DimExpr) -> None:
         """States the bounds of a remainder, which determine the quotient."""
         z3 = self._z3
-        low, high = self._bounds(divisor)
+        low, high = self._enclose(divisor)
         if low == high == 0:
             return
-        term, by = self.dimension(remainder), self.dimension(divisor)
+        term, by = self.encode_dimension(remainder), self.encode_dimension(divisor)
         positive = z3.And(term >= 0, term < by)
         negative = z3.And(term <= 0, term > by)
         if low >= 1:
@@ -153,21 +151,21 @@ class Encoding:
         for other, quotient in self._quotients[-_MAX_RELATED_QUOTIENTS:]:
             u, v = other.operands
             if y == v:
-                left, right = self.dimension(x), self.dimension(u)
+                left, right = self.encode_dimension(x), self.encode_dimension(u)
                 self._definitions.append(z3.Implies(left >= right, result >= quotient))
                 self._definitions.append(z3.Implies(left <= right, result <= quotient))
-            elif x == u and self._bounds(x)[0] >= 0:
-                left, right = self.dimension(y), self.dimension(v)
+            elif x == u and self._enclose(x)[0] >= 0:
+                left, right = self.encode_dimension(y), self.encode_dimension(v)
                 self._definitions.append(z3.Implies(left >= right, result <= quotient))
                 self._definitions.append(z3.Implies(left <= right, result >= quotient))
         self._quotients.append((atom, result))
 
-    # --- Products
-
     def _define_product(self, monomial: Monomial, result: Any) -> None:
         z3 = self._z3
         if self._exact:
-            factors = [self._atom(atom) for atom, exponent in monomial for _ in range(exponent)]
+            factors = [
+                self._encode_atom(atom) for atom, exponent in monomial for _ in range(exponent)
+            ]
             self._definitions.append(result == z3.Product(factors))
         else:
             self.is_exact = False
@@ -181,14 +179,14 @@ class Encoding:
     def _relate(self, product: Any, atom: Atom, others: DimExpr) -> None:
         """States inequalities between a product and its factors, `atom` and `others`."""
         z3 = self._z3
-        x, y = self._atom(atom), self.dimension(others)
-        x_low, x_high = self._bounds(atom_expression(atom))
-        y_low, y_high = self._bounds(others)
+        x, y = self._encode_atom(atom), self.encode_dimension(others)
+        x_low, x_high = self._enclose(atom_expression(atom))
+        y_low, y_high = self._enclose(others)
         # The product of two distances from bounds is at least 0.
         for a, x_sign in ((x_low, 1), (x_high, -1)):
             for b, y_sign in ((y_low, 1), (y_high, -1)):
                 if not math.isinf(a) and not math.isinf(b):
-                    low, high = self._value(int(a)), self._value(int(b))
+                    low, high = self._encode_integer(int(a)), self._encode_integer(int(b))
                     distance = product - low * y - high * x + low * high
                     self._definitions.append(distance * (x_sign * y_sign) >= 0)
         if x_high - x_low < _MAX_CASES:
@@ -210,11 +208,11 @@ class Encoding:
         if len(x.terms) * len(y.terms) * len(others.terms) > _MAX_CASES:
             return
         if atom.kind == "max":
-            left, right = self.dimension(x * others), self.dimension(y * others)
+            left, right = self.encode_dimension(x * others), self.encode_dimension(y * others)
             self._definitions.append(product == z3.If(left >= right, left, right))
-        if atom.kind == "floordiv" and self._bounds(y)[0] >= 1:
-            remainder = self.dimension((x - y * atom_expression(atom)) * others)
-            greatest = self.dimension((y - 1) * others)
+        if atom.kind == "floordiv" and self._enclose(y)[0] >= 1:
+            remainder = self.encode_dimension((x - y * atom_expression(atom)) * others)
+            greatest = self.encode_dimension((y - 1) * others)
             self._definitions += [remainder >= 0, remainder <= greatest]
 
 
@@ -228,7 +226,7 @@ _MAX_STEP_SECONDS = 0.3
 """Time limit of one step towards the smallest counterexample."""
 
 
-def load(purpose: str) -> Any:
+def import_z3(purpose: str) -> Any:
     """Imports z3.
 
     Raises:
@@ -265,7 +263,7 @@ def decide_by_z3(
       ImportError: z3 is not installed.
     """
     before = time.monotonic()
-    z3 = load(purpose)
+    z3 = import_z3(purpose)
     deadline += time.monotonic() - before
     try:
         for exact in (False, True):
@@ -307,8 +305,8 @@ class _SolverSearch:
         self._solver = solver(ctx=self._context)
         self._solver.set("max_memory", _MAX_MEMORY_MB)
         for fact in problem.facts:
-            self.add(self._encoding.fact(fact))
-        goals = [self._encoding.fact(goal) for goal in problem.goals]
+            self.add(self._encoding.encode_fact(fact))
+        goals = [self._encoding.encode_fact(goal) for goal in problem.goals]
         self.add(z3.Not(z3.And(*goals, self._context)))
 
     @property
@@ -317,7 +315,7 @@ class _SolverSearch:
         return self._encoding.is_exact
 
     def add(self, condition: Any) -> None:
-        self._solver.add(condition, *self._encoding.new_definitions())
+        self._solver.add(condition, *self._encoding.take_definitions())
 
     def check(
         self, *, seconds: float = math.inf, at_most: tuple[DimExpr, int] | None = None
@@ -337,8 +335,8 @@ class _SolverSearch:
         self._solver.set("timeout", math.ceil(seconds * 1000))
         self._solver.set("rlimit", math.ceil(seconds * _MAX_STEPS_PER_SECOND))
         if at_most is not None:
-            condition = self._encoding.dimension(at_most[0]) <= at_most[1]
-            self._solver.add(*self._encoding.new_definitions())
+            condition = self._encoding.encode_dimension(at_most[0]) <= at_most[1]
+            self._solver.add(*self._encoding.take_definitions())
             self._solver.push()
             self._solver.add(condition)
         outcome = str(self._solver.check())
@@ -351,7 +349,7 @@ class _SolverSearch:
         return "the time ran out" if outcome in ("timeout", "canceled") else outcome
 
     def fix(self, dimension: DimExpr, value: int) -> None:
-        self.add(self._encoding.dimension(dimension) == value)
+        self.add(self._encoding.encode_dimension(dimension) == value)
 
     def values(self) -> dict[str, int]:
         values = {

@@ -61,13 +61,18 @@ def test_errors_cross_to_other_processes(error: BridgeError) -> None:
 
 
 def test_errors_about_paths_begin_with_the_path() -> None:
-    kinds = (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError, OSError)
-    for kind in kinds:
-        error = make_path_error(kind, errno.EEXIST, "is there already", Path("models"))
-        assert isinstance(error, kind)
+    kinds = {
+        errno.EEXIST: FileExistsError,
+        errno.ENOENT: FileNotFoundError,
+        errno.ENOTDIR: NotADirectoryError,
+        errno.EACCES: PermissionError,
+        errno.ENOSPC: OSError,
+    }
+    for code, kind in kinds.items():
+        error = make_path_error(code, "already exists", Path("models"))
         for each in (error, pickle.loads(pickle.dumps(error)), copy.copy(error)):
-            assert str(each) == "models is there already"
-            assert (each.errno, each.filename) == (errno.EEXIST, "models")
+            assert str(each) == "models already exists"
+            assert (each.errno, each.filename) == (code, "models")
             assert type(each).__name__ == kind.__name__
             assert isinstance(each, kind)
 

@@ -90,9 +90,9 @@ def progress_bar(
     # Imported late: most work is too short for a bar.
     from tqdm import tqdm
 
-    scaled = unit == "B"
+    is_size = unit == "B"
     with tqdm(
-        total=total, desc=description, unit=unit, unit_scale=scaled, file=sys.stderr, leave=False
+        total=total, desc=description, unit=unit, unit_scale=is_size, file=sys.stderr, leave=False
     ) as bar:
 
         def advance(amount: int) -> None:

@@ -291,7 +291,7 @@ def _open_model(source: Any, params: Any, temporary: Path) -> Iterator[Path]:
     """Yields the path of a SavedModel; first saves functions to the temporary folder."""
     if isinstance(source, (str, os.PathLike)) and not as_path(source).exists():
         text = "does not exist. Pass the folder of a SavedModel, or the path of a .jaxfn file"
-        raise make_path_error(FileNotFoundError, errno.ENOENT, text, source)
+        raise make_path_error(errno.ENOENT, text, source)
     folder = find_model(source, params)
     if folder is not None:
         with on_disk(folder) as local:

@@ -53,7 +53,7 @@ class LoadedLibrary:
         except (OSError, AttributeError) as e:
             if not path.exists():
                 text = "does not exist. Write it with compile_library(..., shared=True)"
-                raise make_path_error(FileNotFoundError, errno.ENOENT, text, path) from e
+                raise make_path_error(errno.ENOENT, text, path) from e
             raise FileFormatError(
                 f"{path} is not a library that compile_library built for this machine: {e}",
                 file=str(path),

@@ -291,7 +291,7 @@ def _read_functions(options: argparse.Namespace) -> dict[str, PortableFunction]:
             )
         if file.is_dir():
             text = f"is a folder, and {options.command} reads a file that export wrote"
-            raise make_path_error(IsADirectoryError, errno.EISDIR, text, file)
+            raise make_path_error(errno.EISDIR, text, file)
         functions[name] = read_function(file)
     return functions
 

@@ -95,7 +95,7 @@ def _list(options: argparse.Namespace, console: Console) -> None:
         print_json([_as_json(version) for version in versions])
     elif not versions:
         if not options.root.exists():
-            raise make_path_error(FileNotFoundError, errno.ENOENT, "does not exist", options.root)
+            raise make_path_error(errno.ENOENT, "does not exist", options.root)
         console.note(f"{options.root} has no version")
     else:
         show_report("\n".join(map(str, versions)), has_title=False)

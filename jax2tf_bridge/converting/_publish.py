@@ -133,7 +133,7 @@ def publish(
             " beside ",
             Argument("params"),
         )
-        raise make_path_error(FileNotFoundError, errno.ENOENT, text, root)
+        raise make_path_error(errno.ENOENT, text, root)
     with open_params(params) as weights:
         named = _name_leaves(newest, keys_as_words(weights))
         return Published.with_weights(

@@ -45,7 +45,7 @@ from jax2tf_bridge.from_jax.shapes import (
 from jax2tf_bridge.from_jax.stablehlo import ConstantPool
 from jax2tf_bridge.from_jax.trees import rebuild_tree
 from jax2tf_bridge.portable import Auto, Aval, PolyConstraints, PortableFunction, as_safety_checks
-from jax2tf_bridge.targets import Target, as_target, canonical_platforms
+from jax2tf_bridge.targets import Target, as_target, canonicalize_platforms
 from shape_poly import ContradictionError
 
 
@@ -229,7 +229,7 @@ def export_options(
         )
     written = tuple(c for c in entries if isinstance(c, str))
     return ExportOptions(
-        canonical_platforms(platforms, _jax_compat.known_platforms(), argument=argument),
+        canonicalize_platforms(platforms, _jax_compat.known_platforms(), argument=argument),
         as_safety_checks(disabled_checks),
         as_target(target),
         written,

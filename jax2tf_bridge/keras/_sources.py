@@ -51,7 +51,7 @@ def resolve_source(
         return _model_from_saved_model(folder, signature, training, options)
     if signature is not None:
         if isinstance(function, (str, os.PathLike)) and not as_path(function).exists():
-            raise make_path_error(FileNotFoundError, errno.ENOENT, "does not exist", function)
+            raise make_path_error(errno.ENOENT, "does not exist", function)
         raise LayerError(
             f"signature={signature!r} is for the folder of a SavedModel. Leave it out for "
             f"{_describe_value(function)}."

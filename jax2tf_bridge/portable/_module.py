@@ -11,7 +11,7 @@ from jax2tf_bridge._operations import CUSTOM_CALLS
 from jax2tf_bridge._utils import once_per_object, some
 from jax2tf_bridge.bytecode import Version, read_summary
 from jax2tf_bridge.errors import FileFormatError, FunctionError
-from jax2tf_bridge.targets import TENSORFLOW_RELEASES, Target, tensorflow_releases
+from jax2tf_bridge.targets import TENSORFLOW_RELEASES, Target, find_releases
 
 _CUSTOM_CALL_PREFIX = "custom_call:"
 _SHARDINGS = "shardings"
@@ -252,7 +252,7 @@ def find_releases_for(module: ModuleForPlatforms, calls: Collection[str]) -> tup
         return ()
     return tuple(
         release
-        for release in tensorflow_releases(version, module.calling_convention_version)
+        for release in find_releases(version, module.calling_convention_version)
         if not find_unhandled_calls(module, calls, TENSORFLOW_RELEASES[release][0])
     )
 

@@ -218,7 +218,7 @@ def rollback(
     versions = _describe_all(root, _read_labels_if_possible(root))
     if not versions:
         text = "has no version to go back to"
-        raise make_path_error(FileNotFoundError, errno.ENOENT, text, root)
+        raise make_path_error(errno.ENOENT, text, root)
     notes: list[str] = []
     with contextlib.ExitStack() as stack:
         if to is not None:

@@ -290,7 +290,7 @@ def check_writable(root: AnyPath) -> None:
         folder = Path(os.path.realpath(file)).parent
         if folder.is_dir() and not os.access(folder, os.W_OK):
             text = "cannot be written, and it has the labels: allow it, or publish without a label"
-            raise make_path_error(PermissionError, errno.EACCES, text, file)
+            raise make_path_error(errno.EACCES, text, file)
 
 
 def find_unloaded(

@@ -61,11 +61,11 @@ from jax2tf_bridge.storage import (
     remove_at_once,
     remove_visible,
     rename_to_new,
-    send,
+    stage_directory,
     stage_upload,
-    staging,
     sync_folder,
     sync_tree,
+    upload,
 )
 
 # Part of the names of hidden folders.
@@ -129,10 +129,10 @@ class VersionFolder(ABC):
         """Raises if the path is a file, or a SavedModel itself."""
         if not self.path.is_dir():
             text = "is a file, and not the folder of the versions: name the folder above it"
-            raise make_path_error(NotADirectoryError, errno.ENOTDIR, text, self.path)
+            raise make_path_error(errno.ENOTDIR, text, self.path)
         if (self.path / GRAPH_FILE).is_file():
             text = f"is a SavedModel, and not the folder of its versions: name {self.path.parent}"
-            raise make_path_error(FileExistsError, errno.EEXIST, text, self.path)
+            raise make_path_error(errno.EEXIST, text, self.path)
 
 
 class _OnDisk(VersionFolder):
@@ -142,7 +142,7 @@ class _OnDisk(VersionFolder):
         self.path: Path = path
 
     def stage(self, needed: int | None) -> AbstractContextManager[Path]:
-        return staging(self.path, _NAME, needed=needed)
+        return stage_directory(self.path, _NAME, needed=needed)
 
     def settle(self, new: Path) -> None:
         sync_tree(new)
@@ -218,7 +218,7 @@ class _BehindScheme(VersionFolder):
         claim = claim_number(self.path, place, _find_largest, _MAX_VERSION)
         number = int(claim.name)
         record = self.path / _name_record(number)
-        notes += send(place / "new", claim, GRAPH_FILE, record=record)
+        notes += upload(place / "new", claim, GRAPH_FILE, record=record)
         with contextlib.suppress(OSError):
             for name in _list_older_records(self.path.names(), number):
                 self.path.backend.remove(str(self.path / name))
@@ -387,7 +387,7 @@ def publish_version(
         result = write(partial)
         if not partial.is_dir() or not any(partial.iterdir()):
             text = "is not published: the writer made no folder, or an empty one"
-            raise make_path_error(FileNotFoundError, errno.ENOENT, text, partial)
+            raise make_path_error(errno.ENOENT, text, partial)
         if check is not None:
             check(partial)
         write_manifest(partial, origin, files)
@@ -446,7 +446,7 @@ def _add_label(folder: VersionFolder, label: str, version: int) -> Mapping[str, 
             f"the label {label!r}. Give it the label by promote"
         )
         file = locate_model_config(folder.path)
-        raise make_path_error(type(e), e.errno or errno.EIO, text, file) from e
+        raise make_path_error(e.errno or errno.EIO, text, file) from e
 
 
 def _assign_label(
@@ -524,14 +524,14 @@ def _validate_keep(keep: int | None) -> int | None:
 def _open_folder(root: str | os.PathLike[str]) -> VersionFolder:
     folder = open_version_folder(root)
     if isinstance(folder.path, StoragePath):
-        folder.path.check_is_below(least=1)
+        folder.path.check_is_below(min_parts=1)
     check_place(folder.path)
     exists = folder.path.exists()
     if os.path.islink(root) and not exists:
         text = (
             f"is a link to {folder.path}, which does not exist: create that folder, or fix the link"
         )
-        raise make_path_error(FileNotFoundError, errno.ENOENT, text, root)
+        raise make_path_error(errno.ENOENT, text, root)
     if exists:
         folder.check()
     return folder

@@ -57,7 +57,7 @@ def check_place(path: AnyPath) -> None:
                 f"cannot hold a SavedModel: TensorFlow reads {part!r} as a pattern, which does not "
                 "match that name. Use a path without brackets and backslashes"
             )
-            raise make_path_error(OSError, errno.EINVAL, text, path)
+            raise make_path_error(errno.EINVAL, text, path)
 
 
 @contextlib.contextmanager

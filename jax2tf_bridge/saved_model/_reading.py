@@ -216,7 +216,7 @@ def _read_meta_graphs(message: ProtoMessage) -> list[MetaGraph]:
 def _make_not_a_saved_model_error(folder: AnyPath) -> OSError | FileFormatError:
     if not folder.exists():
         text = f"does not exist; name the folder that holds {GRAPH_FILE}"
-        return make_path_error(FileNotFoundError, errno.ENOENT, text, folder)
+        return make_path_error(errno.ENOENT, text, folder)
     if folder.is_file():
         problem, below = "it is a file", []
     else:

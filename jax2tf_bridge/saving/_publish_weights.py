@@ -103,7 +103,7 @@ def publish_weights(
         base = latest_version(root)
         if base is None:
             text = "has no published version yet: publish the model once with its signatures"
-            raise make_path_error(FileNotFoundError, errno.ENOENT, text, root)
+            raise make_path_error(errno.ENOENT, text, root)
         try:
             return _publish_on(base, root, tensors, keep, label, note)
         except (OSError, FileFormatError, tf.errors.OpError):

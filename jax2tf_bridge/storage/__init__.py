@@ -7,56 +7,27 @@ returns either. Files and directories appear complete or not at all.
 TensorFlow and fsspec are imported when a path needs them; jax never is.
 """
 
-from jax2tf_bridge.storage._files import (
-    OpenedFile,
-    check_file_path,
-    check_free,
-    on_disk,
-    open_file,
-    replace_file_at,
-    whole_directory,
-)
-from jax2tf_bridge.storage._paths import AnyPath, StoragePath, as_path, walk_files
-from jax2tf_bridge.storage._staging import lock_folder, remove_at_once
-from jax2tf_bridge.storage._uploads import (
-    Claim,
-    claim_number,
-    clear_dead_claims,
-    remove_visible,
-    send,
-    stage_upload,
-)
-from jax2tf_bridge.storage._whole_directory import (
-    local_path,
-    rename_to_new,
-    staging,
-    sync_folder,
-    sync_tree,
-)
-
-__all__ = [
-    "AnyPath",
-    "Claim",
-    "OpenedFile",
-    "StoragePath",
-    "as_path",
-    "check_file_path",
-    "check_free",
-    "claim_number",
-    "clear_dead_claims",
-    "local_path",
-    "lock_folder",
-    "on_disk",
-    "open_file",
-    "remove_at_once",
-    "remove_visible",
-    "rename_to_new",
-    "replace_file_at",
-    "send",
-    "stage_upload",
-    "staging",
-    "sync_folder",
-    "sync_tree",
-    "walk_files",
-    "whole_directory",
-]
+from jax2tf_bridge.storage._disk import local_path as local_path
+from jax2tf_bridge.storage._disk import rename_to_new as rename_to_new
+from jax2tf_bridge.storage._disk import sync_folder as sync_folder
+from jax2tf_bridge.storage._disk import sync_tree as sync_tree
+from jax2tf_bridge.storage._files import OpenedFile as OpenedFile
+from jax2tf_bridge.storage._files import check_file_path as check_file_path
+from jax2tf_bridge.storage._files import check_free as check_free
+from jax2tf_bridge.storage._files import on_disk as on_disk
+from jax2tf_bridge.storage._files import open_file as open_file
+from jax2tf_bridge.storage._files import replace_file_at as replace_file_at
+from jax2tf_bridge.storage._files import whole_directory as whole_directory
+from jax2tf_bridge.storage._paths import AnyPath as AnyPath
+from jax2tf_bridge.storage._paths import StoragePath as StoragePath
+from jax2tf_bridge.storage._paths import as_path as as_path
+from jax2tf_bridge.storage._paths import walk_files as walk_files
+from jax2tf_bridge.storage._staging import lock_folder as lock_folder
+from jax2tf_bridge.storage._staging import remove_at_once as remove_at_once
+from jax2tf_bridge.storage._staging import stage_directory as stage_directory
+from jax2tf_bridge.storage._uploads import Claim as Claim
+from jax2tf_bridge.storage._uploads import claim_number as claim_number
+from jax2tf_bridge.storage._uploads import clear_dead_claims as clear_dead_claims
+from jax2tf_bridge.storage._uploads import remove_visible as remove_visible
+from jax2tf_bridge.storage._uploads import stage_upload as stage_upload
+from jax2tf_bridge.storage._uploads import upload as upload

@@ -1,4 +1,4 @@
-"""Backends: operations on storage behind a scheme, and the choice of one for a scheme.
+"""Backends: operations on storage behind a scheme, TensorFlow's backend, and their choice.
 
 The operations are few, so that every storage can provide them. Only renaming a file is assumed to
 be atomic: object stores copy the file, and the copy appears complete.
@@ -6,12 +6,13 @@ be atomic: object stores copy the file, and the copy appears complete.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib.util
 import io
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from jax2tf_bridge.errors import make_path_error
 
 # Maximum number of bytes per read or write.
 _MAX_PIECE_BYTES = 16 << 20
-_BUFFER = 1 << 20
+_BUFFER_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -79,9 +80,9 @@ class Backend(ABC):
 class FileWriter(io.RawIOBase):
     """Writes in pieces to an open file of a backend, and closes it."""
 
-    def __init__(self, file: Any, errors: ErrorConverter) -> None:
-        """Writes to `file`; `errors` converts the backend's errors."""
-        self._file, self._errors, self._size = file, errors, 0
+    def __init__(self, file: Any, path: str) -> None:
+        """Writes to `file`; errors name `path`."""
+        self._file, self._path, self._size = file, path, 0
 
     def tell(self) -> int:
         return self._size
@@ -91,7 +92,7 @@ class FileWriter(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
-        with self._errors:
+        with convert_errors(self._path, NO_FOLDER):
             for at in range(0, len(view), _MAX_PIECE_BYTES):
                 self._file.write(bytes(view[at : at + _MAX_PIECE_BYTES]))
         self._size += len(view)
@@ -100,7 +101,7 @@ class FileWriter(io.RawIOBase):
     def close(self) -> None:
         if not self.closed:
             try:
-                with self._errors:
+                with convert_errors(self._path, NO_FOLDER):
                     self._file.close()
             finally:
                 super().close()
@@ -109,8 +110,8 @@ class FileWriter(io.RawIOBase):
 class _FileReader(io.RawIOBase):
     """Reader with its own position, because others may share the open file."""
 
-    def __init__(self, file: Any, size: int, errors: ErrorConverter) -> None:
-        self._file, self._size, self._errors, self._at = file, size, errors, 0
+    def __init__(self, file: Any, size: int, path: str) -> None:
+        self._file, self._size, self._path, self._at = file, size, path, 0
 
     def readable(self) -> bool:
         return True
@@ -127,7 +128,7 @@ class _FileReader(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
-        with self._errors:
+        with convert_errors(self._path):
             self._file.seek(self._at)
             data = self._file.read(min(len(view), _MAX_PIECE_BYTES))
         view[: len(data)] = data
@@ -140,59 +141,119 @@ class _FileReader(io.RawIOBase):
             super().close()
 
 
-def make_reader(file: Any, size: int, errors: ErrorConverter) -> io.BufferedReader:
-    """Makes a buffered reader of a file that has `seek` and `read`."""
-    return io.BufferedReader(_FileReader(file, size, errors), _BUFFER)
+def make_reader(file: Any, size: int, path: str) -> io.BufferedReader:
+    """Makes a buffered reader of a file that has `seek` and `read`; errors name `path`."""
+    return io.BufferedReader(_FileReader(file, size, path), _BUFFER_BYTES)
 
 
 NO_FOLDER = "cannot be written: the folder, or the bucket, does not exist"
 """Text of errors for a file in a missing folder."""
 
 
-class ErrorConverter:
-    """Context manager that converts errors of a backend to an OSError that names a path."""
+@contextlib.contextmanager
+def convert_errors(path: str, missing: str = "does not exist") -> Iterator[None]:
+    """Converts errors of a backend in the block to an OSError that names a path.
 
-    def __init__(
-        self,
-        path: str,
-        codes: Callable[[Exception], int | None] | None = None,
-        missing: str = "does not exist",
-    ) -> None:
-        """Stores the parts of the error.
-
-        Args:
-          path: the path.
-          codes: returns the `errno` of an error; None for unknown errors.
-          missing: the text for a missing path.
-        """
-        self._path, self._codes, self._missing = path, codes, missing
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
-        if not isinstance(error, Exception):
-            return
-        code = self._codes(error) if self._codes else None
-        if code is None:
-            code = getattr(error, "errno", None) or _CODES.get(type(error), errno.EIO)
-        kind = type(OSError(code, ""))  # OSError chooses its subclass by the code
+    Args:
+      path: the path.
+      missing: the text for a missing path.
+    """
+    try:
+        yield
+    except Exception as e:
+        kind = type(e).__name__
+        code = getattr(e, "errno", None) or _CODES.get(kind, errno.EIO)
         if code == errno.ENOENT:
-            text = self._missing
+            text = missing
         else:
-            lines = str(error).strip().splitlines()
-            text = f"cannot be used: {type(error).__name__}{': ' + lines[0] if lines else ''}"
-        raise make_path_error(kind, code, text, self._path) from error
+            lines = str(e).strip().splitlines()
+            text = f"cannot be used: {kind}{': ' + lines[0] if lines else ''}"
+        raise make_path_error(code, text, path) from e
 
 
-# Errors that fsspec raises without an errno.
-_CODES: dict[type[Exception], int] = {
-    FileNotFoundError: errno.ENOENT,
-    PermissionError: errno.EACCES,
-    FileExistsError: errno.EEXIST,
-    NotADirectoryError: errno.ENOTDIR,
-    IsADirectoryError: errno.EISDIR,
+# Errors without an errno: those of fsspec, and those of tf.errors.
+_CODES = {
+    "FileNotFoundError": errno.ENOENT,
+    "PermissionError": errno.EACCES,
+    "FileExistsError": errno.EEXIST,
+    "NotADirectoryError": errno.ENOTDIR,
+    "IsADirectoryError": errno.EISDIR,
+    "NotFoundError": errno.ENOENT,
+    "PermissionDeniedError": errno.EACCES,
+    "UnauthenticatedError": errno.EACCES,
+    "AlreadyExistsError": errno.EEXIST,
+    "ResourceExhaustedError": errno.ENOSPC,
 }
+
+
+class GFileBackend(Backend):
+    """Backend for TensorFlow's file systems."""
+
+    def __init__(self, gfile: Any) -> None:
+        """Uses tf.io.gfile."""
+        self._gfile = gfile
+
+    def find(self, path: str) -> FileStatus | None:
+        with contextlib.suppress(FileNotFoundError), convert_errors(path):
+            status = self._gfile.stat(path)
+            if status.is_directory:
+                return FileStatus(0, True)
+            return FileStatus(status.length, False, str(status.mtime_nsec))
+        return None
+
+    def names(self, path: str) -> list[str]:
+        with contextlib.suppress(FileNotFoundError), convert_errors(path):
+            return [name.rstrip("/") for name in self._gfile.listdir(path)]
+        return []
+
+    def reader(self, path: str) -> io.BufferedReader:
+        with convert_errors(path):
+            file = self._gfile.GFile(path, "rb")
+            return make_reader(file, file.size(), path)
+
+    def writer(self, path: str) -> FileWriter:
+        with convert_errors(path, NO_FOLDER):
+            return FileWriter(self._gfile.GFile(path, "wb"), path)
+
+    def make_folder(self, path: str) -> None:
+        with convert_errors(path):
+            self._gfile.makedirs(path)
+
+    def rename(self, path: str, target: str) -> None:
+        with convert_errors(target):
+            self._gfile.rename(path, target, overwrite=True)
+
+    def remove(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError), convert_errors(path):
+            self._gfile.remove(path)
+
+    def remove_folder(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError), convert_errors(path):
+            self._gfile.rmtree(path)
+
+
+class _RamBackend(GFileBackend):
+    """Backend for TensorFlow's ram://, which confuses a prefix of a name with a folder.
+
+    If only ram://models exists, TensorFlow reports ram://m as a folder that contains "odels".
+    Removing ram://m removes the contents of ram://models and then raises NotFoundError.
+    """
+
+    def find(self, path: str) -> FileStatus | None:
+        status = super().find(path)
+        if status is None or not status.is_folder:
+            return status
+        parent, _, name = path.rpartition("/")
+        # The parent of a top-level name, ram://name, is ram://.
+        siblings = super().names(parent if parent != "ram:/" else "ram://")
+        return status if name in siblings else None
+
+    def names(self, path: str) -> list[str]:
+        if self.find(path) is None:
+            return []
+        return [
+            name for name in super().names(path) if super(_RamBackend, self).find(f"{path}/{name}")
+        ]
 
 
 # Packages that fsspec needs for each scheme.
@@ -229,15 +290,17 @@ def choose_backend(scheme: str, path: str) -> Backend:
     for open_backend in openers:
         if backend := open_backend(scheme, path):
             return backend
-    raise make_path_error(OSError, errno.EPROTONOSUPPORT, _describe_missing(scheme), path)
+    raise make_path_error(errno.EPROTONOSUPPORT, _describe_missing(scheme), path)
 
 
 def _open_gfile(scheme: str, path: str) -> Backend | None:
     if "tensorflow" not in sys.modules and not _is_installed("tensorflow"):
         return None
-    from jax2tf_bridge.storage._gfile import gfile_backend
+    import tensorflow as tf
 
-    return gfile_backend(scheme)
+    if scheme not in tf.io.gfile.get_registered_schemes():
+        return None
+    return (_RamBackend if scheme == "ram" else GFileBackend)(tf.io.gfile)
 
 
 def _open_fsspec(scheme: str, path: str) -> Backend | None:

@@ -13,9 +13,9 @@ import fsspec.core
 from jax2tf_bridge.storage._backend import (
     NO_FOLDER,
     Backend,
-    ErrorConverter,
     FileStatus,
     FileWriter,
+    convert_errors,
     make_reader,
 )
 
@@ -33,7 +33,7 @@ def file_system(scheme: str, path: str) -> Any:
     except (ImportError, ValueError):
         return None
     try:
-        with ErrorConverter(path):
+        with convert_errors(path):
             # Only this function interprets "::" in names as joined addresses.
             return fsspec.core.url_to_fs(path.partition("::")[0])[0]
     except OSError as e:
@@ -52,7 +52,7 @@ class FsspecBackend(Backend):
         self._has_folders = _WITHOUT_FOLDERS.isdisjoint(protocols)
 
     def find(self, path: str) -> FileStatus | None:
-        with contextlib.suppress(FileNotFoundError), ErrorConverter(path):
+        with contextlib.suppress(FileNotFoundError), convert_errors(path):
             self._files.invalidate_cache()  # other processes write too
             info = self._files.info(path)
             if info["type"] == "directory":
@@ -62,7 +62,7 @@ class FsspecBackend(Backend):
         return None
 
     def names(self, path: str) -> list[str]:
-        with contextlib.suppress(FileNotFoundError), ErrorConverter(path):
+        with contextlib.suppress(FileNotFoundError), convert_errors(path):
             self._files.invalidate_cache()
             names = [str(name).rstrip("/") for name in self._files.ls(path, detail=False)]
             # Some file systems list the folder itself as an empty object.
@@ -71,23 +71,22 @@ class FsspecBackend(Backend):
         return []
 
     def reader(self, path: str) -> io.BufferedReader:
-        with ErrorConverter(path):
+        with convert_errors(path):
             file = self._files.open(path, "rb")
-            return make_reader(file, int(self._files.size(path) or 0), ErrorConverter(path))
+            return make_reader(file, int(self._files.size(path) or 0), path)
 
     def writer(self, path: str) -> FileWriter:
-        errors = ErrorConverter(path, missing=NO_FOLDER)
-        with errors:
-            return FileWriter(self._files.open(path, "wb"), errors)
+        with convert_errors(path, NO_FOLDER):
+            return FileWriter(self._files.open(path, "wb"), path)
 
     def make_folder(self, path: str) -> None:
         if not self._has_folders:
             return
-        with ErrorConverter(path):
+        with convert_errors(path):
             self._files.makedirs(path, exist_ok=True)
 
     def rename(self, path: str, target: str) -> None:
-        with ErrorConverter(target):
+        with convert_errors(target):
             if has_magic(path) and type(self._files).mv is fsspec.AbstractFileSystem.mv:
                 # AbstractFileSystem.mv would interpret the name as a pattern.
                 self._files.cp_file(path, target)
@@ -96,11 +95,11 @@ class FsspecBackend(Backend):
                 self._files.mv(path, target)
 
     def remove(self, path: str) -> None:
-        with contextlib.suppress(FileNotFoundError), ErrorConverter(path):
+        with contextlib.suppress(FileNotFoundError), convert_errors(path):
             self._files.rm_file(path)
 
     def remove_folder(self, path: str) -> None:
-        with contextlib.suppress(FileNotFoundError), ErrorConverter(path):
+        with contextlib.suppress(FileNotFoundError), convert_errors(path):
             if has_magic(path):
                 self._remove_below(path)
             else:

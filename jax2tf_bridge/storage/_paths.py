@@ -23,7 +23,7 @@ _PIECE_BYTES = 4 << 20
 _PAUSES_S = (0.01, 0.1, 0.5, 2.0)
 # A single letter is a Windows drive.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(/?)")
-# "simplecache::s3://bucket", "zip://file::s3://bucket"
+# Such as "simplecache::s3://bucket" or "zip://file::s3://bucket".
 _CHAIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+((://|::).*)?::[A-Za-z][A-Za-z0-9+.-]+://")
 
 
@@ -99,17 +99,17 @@ class StoragePath:
             return self
         return StoragePath(self._text.rpartition("/")[0], self.backend)
 
-    def check_is_below(self, *, least: int = 2) -> None:
+    def check_is_below(self, *, min_parts: int = 2) -> None:
         """Raises for a bucket, because a directory needs temporary files beside it.
 
         Args:
-          least: the minimum number of parts; 1 for a folder to write directories in.
+          min_parts: the minimum number of parts; 1 for a folder to write directories in.
         """
-        if self._count < least:
+        if self._count < min_parts:
             scheme = self._text.partition("://")[0]
             bucket = self if self._count else f"{scheme}://bucket"
             text = f"is a bucket, or the top of its storage: name a path below, as {bucket}/model"
-            raise make_path_error(OSError, errno.EINVAL, text, self)
+            raise make_path_error(errno.EINVAL, text, self)
 
     def with_name(self, name: str) -> StoragePath:
         """Returns the path with another name in the same folder."""
@@ -153,7 +153,7 @@ class StoragePath:
         """
         status = self.find()
         if status is None:
-            raise make_path_error(FileNotFoundError, errno.ENOENT, "does not exist", self)
+            raise make_path_error(errno.ENOENT, "does not exist", self)
         return Status(status.size, stat.S_IFDIR if status.is_folder else stat.S_IFREG)
 
     def names(self) -> list[str]:
@@ -168,11 +168,9 @@ class StoragePath:
         """Yields all files below the folder as (relative path, size)."""
         for path in self.iterdir():
             status = path.find()
-            if status is None:
-                continue
-            if status.is_folder:
+            if status is not None and status.is_folder:
                 yield from ((f"{path.name}/{name}", size) for name, size in path.files_below())
-            else:
+            elif status is not None:
                 yield path.name, status.size
 
     @overload
@@ -206,12 +204,11 @@ def wait_until(
     Raises:
       OSError: the condition still does not hold; the text is the path, then `problem`.
     """
-    for pause in (*_PAUSES_S, None):
+    for pause in (0.0, *_PAUSES_S):
+        time.sleep(pause)
         if holds():
             return
-        if pause is not None:
-            time.sleep(pause)
-    raise make_path_error(OSError, errno.EIO, problem, path)
+    raise make_path_error(errno.EIO, problem, path)
 
 
 def copy_file(source: AnyPath, target: AnyPath) -> int:
@@ -261,7 +258,7 @@ def as_path(path: str | os.PathLike[str]) -> AnyPath:
         )
     if _CHAIN.match(text):
         problem = "joins addresses with ::, as fsspec does: give one address"
-        raise make_path_error(OSError, errno.EINVAL, problem, text)
+        raise make_path_error(errno.EINVAL, problem, text)
     match = _SCHEME.match(text)
     if match is None:
         return Path(text)
@@ -275,12 +272,12 @@ def as_path(path: str | os.PathLike[str]) -> AnyPath:
             "has one slash after the scheme, because pathlib drops the other: pass the text "
             f"{whole!r}"
         )
-        raise make_path_error(OSError, errno.EINVAL, problem, text)
+        raise make_path_error(errno.EINVAL, problem, text)
     if scheme == "file":
         rest = text[match.end() :]
         if not rest.startswith("/"):
             problem = "names another machine: give the path alone, or with three slashes"
-            raise make_path_error(OSError, errno.EINVAL, problem, text)
+            raise make_path_error(errno.EINVAL, problem, text)
         return Path(rest)
     text = f"{scheme}://{text[match.end() :]}"
     return StoragePath(text, choose_backend(scheme, text))

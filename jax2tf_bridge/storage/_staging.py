@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jax2tf_bridge.errors import make_path_error
+from jax2tf_bridge.storage._disk import find_existing_parent, name_full_disk, sync_folder
 
 if sys.platform != "win32":
     import fcntl
@@ -32,6 +33,46 @@ if sys.platform != "win32":
 # Age at which an unchanged staging folder without usable locks counts as abandoned.
 _ABANDONED_AFTER_S = 24 * 3600
 _LOCK = "lock"
+
+
+@contextlib.contextmanager
+def stage_directory(
+    parent: Path, name: str, *, target: Path | None = None, needed: int | None = None
+) -> Iterator[Path]:
+    """Yields a staging folder in `parent`, whose folder `new` is to be written and renamed.
+
+    Args:
+      parent: the folder; it and its parents are made, and removed again on failure.
+      name: the name of the directory.
+      target: the path that `old` is restored to if it is free.
+      needed: the number of bytes to write, if known.
+
+    Raises:
+      NotADirectoryError: a parent is a file.
+      OSError: `parent` cannot be written to, or the disk is full.
+    """
+    with contextlib.ExitStack() as stack:
+        with name_full_disk(parent, needed):
+            stack.enter_context(_make_folders(parent))
+            place = stack.enter_context(staging_folder(parent, name, target))
+        with name_full_disk(parent, needed, place / "new"):
+            yield place
+
+
+@contextlib.contextmanager
+def _make_folders(folder: Path) -> Iterator[None]:
+    above = find_existing_parent(folder / "new")
+    missing = [p for p in (folder, *folder.parents) if p != above and above in p.parents]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+        for created in missing:
+            sync_folder(created.parent)
+    except BaseException:
+        for created in missing:
+            with contextlib.suppress(OSError):  # other processes use it
+                created.rmdir()
+        raise
 
 
 @contextlib.contextmanager
@@ -47,7 +88,7 @@ def staging_folder(parent: Path, name: str, target: Path | None = None) -> Itera
       PermissionError, OSError: `parent` cannot be written to.
     """
     clear_leftovers(parent, name, target)
-    boot, node = _machine()
+    boot, node = _identify_system()
     token = secrets.token_hex(8)
     place = Path(os.path.abspath(parent), f".{name}.partial-{boot}-{node}-{token}")
     lock: int | None = None
@@ -66,7 +107,7 @@ def clear_leftovers(parent: Path, name: str, target: Path | None = None) -> None
         rf"\.{re.escape(name)}\."
         rf"(?:(?P<removed>removed-[0-9a-f]{{16}})|partial-(?P<boot>\w{{8}})-(?P<node>\w{{8}})-[0-9a-f]{{16}})"
     )
-    boot, node = _machine()
+    boot, node = _identify_system()
     try:
         entries = os.listdir(parent)
     except PermissionError:  # a folder may be writable but not readable
@@ -154,10 +195,10 @@ def _make(place: Path) -> int:
     except OSError as e:
         if e.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             text = f"cannot be written to ({os.strerror(e.errno)})"
-            raise make_path_error(PermissionError, e.errno, text, place.parent) from e
+            raise make_path_error(e.errno, text, place.parent) from e
         raise
     raise make_path_error(
-        OSError, errno.EBUSY, "is cleared by other processes again and again", place.parent
+        errno.EBUSY, "is cleared by other processes again and again", place.parent
     )
 
 
@@ -223,7 +264,7 @@ def _delete(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _machine() -> tuple[str, str]:
+def _identify_system() -> tuple[str, str]:
     """Computes digests of the running system (new after a restart) and of the machine's name."""
     return digest(read_boot_id() or platform.node()), digest(platform.node())
 

@@ -27,13 +27,11 @@ from pathlib import Path
 from jax2tf_bridge._utils import reraise_interrupts
 from jax2tf_bridge.errors import Argument, Message, make_path_error
 from jax2tf_bridge.storage._paths import StoragePath, copy_file, wait_until
-from jax2tf_bridge.storage._staging import digest, is_unlocked, read_boot_id
-from jax2tf_bridge.storage._whole_directory import staging
+from jax2tf_bridge.storage._staging import digest, is_unlocked, read_boot_id, stage_directory
 
-_PLACE = "jax2tf-bridge"
-
+_STAGING_NAME = "jax2tf-bridge"
 # Time after which a claim of another machine expires.
-_HOLDS_S = 24 * 3600
+_CLAIM_LIFETIME_S = 24 * 3600
 _CLAIM = re.compile(
     r"\.(?P<name>.+?)\.(?P<kind>partial|removed)"
     r"-(?P<machine>[0-9a-f]{8})-(?P<time>[0-9a-f]{8})-(?P<place>[\w.-]+)-(?P<random>[0-9a-f]{8})"
@@ -68,9 +66,9 @@ class Claim:
 
     def is_dead(self) -> bool:
         """Returns whether the writer is known to have ended."""
-        if self.machine == machine():
+        if self.machine == identify_machine():
             return is_unlocked(Path(tempfile.gettempdir(), self.place))
-        return self.time < time.time() - _HOLDS_S
+        return self.time < time.time() - _CLAIM_LIFETIME_S
 
 
 def make_claim(directory: StoragePath, kind: str, place: Path) -> Claim:
@@ -85,20 +83,20 @@ def make_claim(directory: StoragePath, kind: str, place: Path) -> Claim:
       OSError: the claim cannot be written.
     """
     now = int(time.time())
-    owner = f"{machine()}-{now:08x}-{place.name.lstrip('.')}-{secrets.token_hex(4)}"
+    owner = f"{identify_machine()}-{now:08x}-{place.name.lstrip('.')}-{secrets.token_hex(4)}"
     file = directory.with_name(f".{directory.name}.{kind}-{owner}")
     try:
         _write_marker(file)
     except OSError as e:
         e.filename = str(directory)
         raise
-    return Claim(file, directory.name, kind, machine(), now, place.name)
+    return Claim(file, directory.name, kind, identify_machine(), now, place.name)
 
 
 def _write_marker(file: StoragePath) -> int:
     """Writes a file whose name is its only information, and returns its size in bytes."""
-    with file.open("wb") as opened:
-        return opened.write(b"-\n")  # some storage drops empty files
+    with file.open("wb") as marker:
+        return marker.write(b"-\n")  # some storage drops empty files
 
 
 def _iter_claims(folder: StoragePath, names: list[str]) -> Iterator[Claim]:
@@ -114,7 +112,7 @@ def _iter_claims(folder: StoragePath, names: list[str]) -> Iterator[Claim]:
             )
 
 
-def machine() -> str:
+def identify_machine() -> str:
     """Computes a digest of the running system and its file systems, which share locks."""
     file_systems = ""
     with contextlib.suppress(OSError):
@@ -130,7 +128,7 @@ def stage_upload(needed: int | None = None) -> AbstractContextManager[Path]:
     Raises:
       OSError: the disk is full, or cannot be written.
     """
-    return staging(Path(tempfile.gettempdir()), _PLACE, needed=needed)
+    return stage_directory(Path(tempfile.gettempdir()), _STAGING_NAME, needed=needed)
 
 
 @contextlib.contextmanager
@@ -158,10 +156,10 @@ def whole_upload(path: StoragePath, *, overwrite: bool, last: str) -> Iterator[P
         with _withdraw_on_error(claim):
             if _find_rival_claims(path.parent, claim):
                 text = "is being written by another process"
-                raise make_path_error(FileExistsError, errno.EEXIST, text, path)
+                raise make_path_error(errno.EEXIST, text, path)
             check_free_upload(path, overwrite=overwrite)
         # Leftovers beside a complete directory are removed by the next writer.
-        send(place / "new", claim, last)
+        upload(place / "new", claim, last)
 
 
 def check_free_upload(path: StoragePath, *, overwrite: bool) -> None:
@@ -171,23 +169,25 @@ def check_free_upload(path: StoragePath, *, overwrite: bool) -> None:
     if status is None:
         return
     if not status.is_folder:
-        text = "is there already, and is not a folder"
-        raise make_path_error(NotADirectoryError, errno.ENOTDIR, text, path)
+        text = "already exists, and is not a folder"
+        raise make_path_error(errno.ENOTDIR, text, path)
     if not path.names():
         return
     if overwrite:
         message = Message(
-            "is there already, and is not replaced: ",
+            "already exists: ",
             Argument("overwrite", True),
-            " needs a local path, where one folder takes the place of another at once. Name a "
-            "new path, or publish the next version below a folder",
+            " needs a local path, because storage cannot exchange folders atomically. Name a new "
+            "path, or publish the next version below a folder",
         )
-        raise make_path_error(FileExistsError, errno.EEXIST, message, path)
-    text = "is there already: name a new path"
-    raise make_path_error(FileExistsError, errno.EEXIST, text, path)
+        raise make_path_error(errno.EEXIST, message, path)
+    text = "already exists: name a new path"
+    raise make_path_error(errno.EEXIST, text, path)
 
 
-def send(source: Path, claim: Claim, last: str, *, record: StoragePath | None = None) -> list[str]:
+def upload(
+    source: Path, claim: Claim, last: str, *, record: StoragePath | None = None
+) -> list[str]:
     """Uploads a local directory to its claimed path, and removes the claim.
 
     Args:
@@ -197,7 +197,7 @@ def send(source: Path, claim: Claim, last: str, *, record: StoragePath | None = 
       record: a file that is written first, and that stays if the directory is removed.
 
     Returns:
-      Notes for people about problems after the directory became visible.
+      Notes about problems after the directory became visible.
 
     Raises:
       FileNotFoundError: the directory has no file `last`.
@@ -207,12 +207,12 @@ def send(source: Path, claim: Claim, last: str, *, record: StoragePath | None = 
     target = claim.directory
     try:
         if not (source / last).is_file():
-            text = f"is not written: readers look for its {last}, and the writer made none"
-            raise make_path_error(FileNotFoundError, errno.ENOENT, text, target)
+            text = f"is not written: readers look for its {last}, which the writer did not make"
+            raise make_path_error(errno.ENOENT, text, target)
         if record is not None:
             size = _write_marker(record)
             wait_until(lambda: record.has_size(size), record)
-        _send_all(source, target, claim, last)
+        _upload_files(source, target, claim, last)
     except BaseException as error:
         if _is_uploaded(target / last, source / last):
             notes = _tidy(claim, last)
@@ -227,7 +227,7 @@ def send(source: Path, claim: Claim, last: str, *, record: StoragePath | None = 
     return _tidy(claim, last)
 
 
-def _send_all(source: Path, target: StoragePath, claim: Claim, last: str) -> None:
+def _upload_files(source: Path, target: StoragePath, claim: Claim, last: str) -> None:
     sizes: dict[str, int] = {}
     target.mkdir(parents=True, exist_ok=True)
     for file in sorted(source.rglob("*")):
@@ -298,7 +298,7 @@ def clear_dead_claims(folder: StoragePath, selects: Callable[[Claim], bool], las
     Args:
       folder: the folder with the directories.
       selects: returns whether to check a claim.
-      last: as in `send`.
+      last: as in `upload`.
     """
     for claim in _iter_claims(folder, folder.names()):
         if not selects(claim):
@@ -338,7 +338,7 @@ def remove_visible(path: StoragePath, last: str) -> None:
 
 
 def claim_number(
-    folder: StoragePath, place: Path, largest: Callable[[list[str]], int], most: int
+    folder: StoragePath, place: Path, find_largest: Callable[[list[str]], int], max_number: int
 ) -> Claim:
     """Claims the next free number as a name in a folder.
 
@@ -349,17 +349,17 @@ def claim_number(
     Args:
       folder: an existing folder.
       place: the writer's staging folder, as in `make_claim`.
-      largest: returns the largest number among names, 0 without any.
-      most: the maximum number.
+      find_largest: returns the largest number among names, 0 without any.
+      max_number: the maximum number.
 
     Raises:
       ValueError: the next number would exceed the maximum.
       OSError: the claim cannot be written.
     """
-    number = _find_largest_taken(folder, folder.names(), largest)
+    number = _find_largest_taken(folder, find_largest)
     while True:
         number += 1
-        if number > most:
+        if number > max_number:
             text = f"{folder} has the version {number - 1}, and there is no larger number for the "
             raise ValueError(text + "next")
         claim = make_claim(folder / str(number), PARTIAL, place)
@@ -369,11 +369,10 @@ def claim_number(
                 return claim
             _withdraw(claim)
         ranks = sorted(str(c.file) for c in (*rivals, claim))
-        number = max(number, _find_largest_taken(folder, folder.names(), largest))
+        number = max(number, _find_largest_taken(folder, find_largest))
         number += ranks.index(str(claim.file))
 
 
-def _find_largest_taken(
-    folder: StoragePath, names: list[str], largest: Callable[[list[str]], int]
-) -> int:
-    return largest([*names, *(claim.name for claim in _iter_claims(folder, names))])
+def _find_largest_taken(folder: StoragePath, find_largest: Callable[[list[str]], int]) -> int:
+    names = folder.names()
+    return find_largest([*names, *(claim.name for claim in _iter_claims(folder, names))])

@@ -12,13 +12,11 @@ from jax2tf_bridge.targets._target import PLATFORMS as PLATFORMS
 from jax2tf_bridge.targets._target import TENSORFLOW_RELEASES as TENSORFLOW_RELEASES
 from jax2tf_bridge.targets._target import Target
 from jax2tf_bridge.targets._target import as_target as as_target
-from jax2tf_bridge.targets._target import canonical_platforms as canonical_platforms
+from jax2tf_bridge.targets._target import canonicalize_platforms as canonicalize_platforms
 from jax2tf_bridge.targets._target import check_expressible as check_expressible
+from jax2tf_bridge.targets._target import find_inexpressible as find_inexpressible
+from jax2tf_bridge.targets._target import find_releases as find_releases
 from jax2tf_bridge.targets._target import installed_versions as installed_versions
-from jax2tf_bridge.targets._target import tensorflow_releases as tensorflow_releases
-from jax2tf_bridge.targets._tensorflow_operations import find_inexpressible as find_inexpressible
-from jax2tf_bridge.targets._tensorflow_operations import (
-    iterate_inexpressible as iterate_inexpressible,
-)
+from jax2tf_bridge.targets._target import iterate_inexpressible as iterate_inexpressible
 
 __all__ = ["Target"]

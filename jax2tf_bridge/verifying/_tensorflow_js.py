@@ -137,7 +137,7 @@ def _find_graph_model(model: Path, signature: str) -> Path:
         if (model / name).is_file():
             return (model / name).absolute()
     text = f"has neither {' nor '.join(names)}. Pass the folder that save_tfjs wrote"
-    raise make_path_error(FileNotFoundError, errno.ENOENT, text, model)
+    raise make_path_error(errno.ENOENT, text, model)
 
 
 def _read_graph(file: Path) -> Mapping[str, Any]:

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from jax2tf_bridge.weights._mismatches import (
-    MAX_KEYS,
+    MAX_SHOWN_KEYS,
     OLD_NAMED_TUPLE_KEYS,
+    convert_old_named_tuple,
     describe,
+    format_keys,
     is_mapping,
-    keys_text,
-    level_hint,
-    nearest,
-    plain_named_tuple_state,
+    suggest_key,
+    suggest_level,
 )
 
 _TEXT = frozenset({str})
@@ -47,14 +47,14 @@ class Container:
         """
         is_sequence = self.kind in ("list", "tuple")
         if self._has_fields and set(self.keys) != OLD_NAMED_TUPLE_KEYS:
-            state = plain_named_tuple_state(state)
+            state = convert_old_named_tuple(state)
         if not is_mapping(state):
             is_empty = is_sequence and not self.keys and _is_empty(state)
             return [] if is_empty else _describe_without_keys(self, state)
         state_keys = dict.fromkeys(state.keys())
         if (is_sequence or self._has_fields) and state_keys.keys() != set(self.keys):
-            expected = f", which has {keys_text(self.keys)}" if is_sequence else ""
-            actual = keys_text([*state_keys], self._noun)
+            expected = f", which has {format_keys(self.keys)}" if is_sequence else ""
+            actual = format_keys([*state_keys], self._noun)
             return f"the target is {self}{expected}; the state has {actual}"
         missing = [key for key in self.keys if key not in state_keys]
         if missing:
@@ -72,7 +72,7 @@ class Container:
     def __str__(self) -> str:
         if self.kind in ("list", "tuple"):
             return f"a {self.kind} of length {len(self.keys)}"
-        return f"a {self.kind} with {keys_text(self.keys, self._noun)}"
+        return f"a {self.kind} with {format_keys(self.keys, self._noun)}"
 
 
 def is_named_tuple(target: Any) -> bool:
@@ -80,34 +80,33 @@ def is_named_tuple(target: Any) -> bool:
     return isinstance(target, tuple) and hasattr(target, "_fields")
 
 
-def container_of(target: Any) -> Container | None:
+def find_container(target: Any) -> Container | None:
     """Returns the parts of a container; None for leaves, such as subclasses of dict and list."""
-    ty = type(target)
-    if ty is dict:
-        keys = [str(key) for key in target]
-
-        def build_dict(values: list[Any]) -> Any:
-            return dict(zip(target, values, strict=True))
-
-        return Container("dict", keys, list(target.values()), build_dict)
-    if ty is list or ty is tuple:
-        keys = [str(index) for index in range(len(target))]
-        return Container(ty.__name__, keys, target, list if ty is list else tuple)
+    kind = type(target)
+    if kind is dict:
+        return Container(
+            "dict",
+            [str(key) for key in target],
+            list(target.values()),
+            lambda children: dict(zip(target, children, strict=True)),
+        )
+    if kind is list or kind is tuple:
+        return Container(kind.__name__, index_keys(len(target))[: len(target)], target, kind)
     if is_named_tuple(target):
         fields = target._fields
-        children = [getattr(target, field) for field in fields]
-
-        def build(values: list[Any]) -> Any:
-            return ty(**dict(zip(fields, values, strict=True)))
-
-        return Container(f"named tuple {ty.__name__}", fields, children, build)
-    if ty is partial_type():
-
-        def build_partial(values: list[Any]) -> Any:
-            return ty(target.func, *values[0], **values[1])
-
-        children = [target.args, target.keywords]
-        return Container("Partial", ["args", "keywords"], children, build_partial)
+        return Container(
+            f"named tuple {kind.__name__}",
+            fields,
+            [getattr(target, field) for field in fields],
+            lambda children: kind(**dict(zip(fields, children, strict=True))),
+        )
+    if kind is find_partial_type():
+        return Container(
+            "Partial",
+            ["args", "keywords"],
+            [target.args, target.keywords],
+            lambda children: kind(target.func, *children[0], **children[1]),
+        )
     return None
 
 
@@ -126,12 +125,12 @@ def index_keys(count: int) -> list[str]:
     return _INDEX_KEYS if count <= len(_INDEX_KEYS) else list(map(str, range(count)))
 
 
-def is_built_in(ty: type) -> bool:
+def is_built_in(kind: type) -> bool:
     """Returns whether a type is a built-in container; False for named tuples."""
-    return ty in (dict, list, tuple) or ty is partial_type()
+    return kind in (dict, list, tuple) or kind is find_partial_type()
 
 
-def partial_type() -> Any:
+def find_partial_type() -> Any:
     """Returns jax.tree_util.Partial; None if JAX is not imported: no object has the type then."""
     return getattr(sys.modules.get("jax.tree_util"), "Partial", None)
 
@@ -149,17 +148,16 @@ def _describe_without_keys(target: Container, state: Any) -> str:
 
 
 def _describe_missing_keys(target: Container, missing: Sequence[str], state: Any) -> str:
-    """Describes a dict whose state lacks the keys `missing`, with suggestions."""
     state_keys = list(state.keys())
     target_keys = set(target.keys)
     others = [key for key in state_keys if key not in target_keys]
-    lacks = " and ".join(f"{key!r}{nearest(key, others)}" for key in missing[:MAX_KEYS])
-    if len(missing) > MAX_KEYS:
-        lacks += f" and {len(missing) - MAX_KEYS} more"
+    lacks = " and ".join(f"{key!r}{suggest_key(key, others)}" for key in missing[:MAX_SHOWN_KEYS])
+    if len(missing) > MAX_SHOWN_KEYS:
+        lacks += f" and {len(missing) - MAX_SHOWN_KEYS} more"
     end = "" if lacks.endswith("?") else "."
-    known = keys_text(state_keys)
+    known = format_keys(state_keys)
     text = f"the state lacks {lacks}{end} The target is {target}; the state has {known}"
-    hint = level_hint(dict(zip(target.keys, target.children, strict=True)), missing[0], state)
+    hint = suggest_level(dict(zip(target.keys, target.children, strict=True)), missing[0], state)
     return f"{text}. {hint}" if hint else text
 
 

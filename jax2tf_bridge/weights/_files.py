@@ -1,15 +1,17 @@
-"""Reads weights from msgpack or safetensors files, and from bytes: as trees, or leaf by leaf."""
+"""Reads weights from msgpack and safetensors files, Orbax checkpoints, and bytes."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
 from itertools import islice
 from typing import Any
 
+import numpy as np
+
 from jax2tf_bridge._utils import did_you_mean
-from jax2tf_bridge.storage import as_path
-from jax2tf_bridge.weights._orbax import read_orbax
+from jax2tf_bridge.errors import FileFormatError, name_missing_package
+from jax2tf_bridge.storage import AnyPath, as_path, on_disk
 from jax2tf_bridge.weights._safetensors import SafetensorsContents, looks_like_safetensors
 from jax2tf_bridge.weights._sources import FileSource, MemorySource, file_source
 from jax2tf_bridge.weights._state_dicts import from_state_dict, to_state_dict
@@ -95,7 +97,7 @@ def read_weights(
     ({'layers': {'0': 0.5, '1': 0.25}}, {'layers': [0.5, 0.25]})
     """
     if as_path(path).is_dir():
-        tree = read_orbax(path)
+        tree = _read_orbax(path)
         # Flax's state dicts have no lists.
         tree = tree if target is None else to_state_dict(tree)
     else:
@@ -132,7 +134,7 @@ def open_weights(path: str | os.PathLike[str]) -> WeightsFile:
 
 
 def _open_contents(source: FileSource) -> StoredContents:
-    if looks_like_safetensors(source.window(0).data[:16]):
+    if looks_like_safetensors(source.read_window(0).data[:16]):
         return SafetensorsContents(source)
     return MsgpackContents(source)
 
@@ -228,7 +230,7 @@ class WeightsFile(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         state = ", closed" if self._source.closed else ""
-        return f"<{self.format_name} file {self.file!r} of {len(self)} leaves{state}>"
+        return f"<{self.format_name} file {self.file!r} of {_count_leaves(self)}{state}>"
 
     def __str__(self) -> str:
         """Lists path, dtype, shape and size of each leaf, one per line."""
@@ -243,7 +245,102 @@ class WeightsFile(Mapping[str, Any]):
     def _describe_missing(self, path: object) -> str:
         below = [leaf for leaf in self._leaves if leaf.startswith(f"{path}/")]
         if below:
-            leaves = f"{len(below)} leaves below it, such as {below[0]!r}"
+            leaves = f"{_count_leaves(below)} below it, such as {below[0]!r}"
             return f"{path!r} is not a leaf of {self.file}, which has {leaves}"
         meant = did_you_mean(str(path), islice(self._leaves, _MAX_COMPARED), quoted=True)
-        return f"no leaf {path!r} in {self.file}, which has {len(self)}{meant}"
+        return f"no leaf {path!r} in {self.file}, which has {_count_leaves(self)}{meant}"
+
+
+def _count_leaves(leaves: Sized) -> str:
+    return "1 leaf" if len(leaves) == 1 else f"{len(leaves)} leaves"
+
+
+# Files that mark the directory of a tree of arrays, and that of a step with a tree for each item.
+_TREE_METADATA = "_METADATA"
+_STEP_METADATA = "_CHECKPOINT_METADATA"
+
+
+def _read_orbax(path: str | os.PathLike[str]) -> Any:
+    """Reads an Orbax checkpoint as a tree of dicts and lists with NumPy arrays.
+
+    Everything is read, including an optimizer's state. Named tuples become dicts of their fields,
+    as Orbax stores them.
+
+    Args:
+      path: the directory of a tree, or of a step with one tree; on disk or behind a scheme.
+
+    Raises:
+      FileFormatError: it is not an Orbax checkpoint, has several trees, or is damaged.
+      MissingDependencyError: orbax-checkpoint is not installed.
+      OSError: the checkpoint cannot be read.
+    """
+    folder = _find_orbax_tree(as_path(path))
+    with name_missing_package(f"Reading {folder}, a checkpoint of Orbax,"):
+        # Imported late, because orbax-checkpoint is optional and imports JAX.
+        import orbax.checkpoint as ocp
+    with on_disk(folder) as local:
+        place = os.path.abspath(local)
+        try:
+            checkpointer = ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+            # orbax-checkpoint 0.11 and newer write the metadata of a step.
+            metadata = checkpointer.metadata(place)
+            metadata = getattr(metadata, "item_metadata", metadata)
+            args = _make_restore_args(getattr(metadata, "tree", metadata), ocp)
+            return checkpointer.restore(place, restore_args=args)
+        except Exception as e:  # Orbax and TensorStore raise many types
+            reason = (str(e).strip().splitlines() or ["no reason is given"])[0]
+            raise FileFormatError(
+                f"{folder} cannot be read as a checkpoint of Orbax: {type(e).__name__}: "
+                f"{reason:.300}",
+                file=str(folder),
+            ) from e
+
+
+def _find_orbax_tree(folder: AnyPath) -> AnyPath:
+    """Returns the directory of the only tree in a directory.
+
+    Raises:
+      FileFormatError: the directory has no tree, or several.
+    """
+    if (folder / _TREE_METADATA).exists():
+        return folder
+    below: list[AnyPath] = sorted(folder.iterdir(), key=lambda path: path.name)
+    trees = [path for path in below if (path / _TREE_METADATA).exists()]
+    if len(trees) == 1:
+        return trees[0]
+    if trees:
+        raise FileFormatError(
+            f"{folder} is a checkpoint of Orbax with several trees. Name one of "
+            f"{', '.join(str(path) for path in trees)}.",
+            file=str(folder),
+        )
+    steps = [path for path in below if (path / _STEP_METADATA).exists()]
+    if steps:
+        newest = max(steps, key=lambda path: (_read_step_number(path.name), path.name))
+        raise FileFormatError(
+            f"{folder} is a folder of checkpoints of Orbax. Name one of them, such as {newest}.",
+            file=str(folder),
+        )
+    raise FileFormatError(
+        f"{folder} is a directory: expected a file of msgpack or safetensors, or a checkpoint of "
+        "Orbax. Load other checkpoints, or a SavedModel, with the library that wrote them, and "
+        "give the arrays as a state dict.",
+        file=str(folder),
+    )
+
+
+def _read_step_number(name: str) -> int:
+    digits = "".join(filter(str.isdecimal, name))
+    return int(digits) if digits else -1
+
+
+def _make_restore_args(metadata: Any, ocp: Any) -> Any:
+    """Makes arguments that restore the arrays of any device as NumPy arrays."""
+    if isinstance(metadata, Mapping):
+        return {key: _make_restore_args(child, ocp) for key, child in metadata.items()}
+    if isinstance(metadata, (list, tuple)):
+        return type(metadata)(_make_restore_args(child, ocp) for child in metadata)
+    if metadata is None:
+        return None
+    is_array = hasattr(metadata, "shape")
+    return ocp.RestoreArgs(restore_type=np.ndarray) if is_array else ocp.RestoreArgs()

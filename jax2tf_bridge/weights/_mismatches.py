@@ -12,7 +12,7 @@ from jax2tf_bridge._utils import array_type_text, did_you_mean
 from jax2tf_bridge.errors import StateDictError, format_bullets
 from jax2tf_bridge.weights._paths import join_path, walk
 
-MAX_KEYS = 8
+MAX_SHOWN_KEYS = 8
 _MAX_LINES = 20
 _MAX_COMPARED = 100
 
@@ -33,7 +33,7 @@ def describe(value: Any) -> str:
         return "None"
     kind = type(value).__name__
     if isinstance(value, Mapping):
-        return f"a {kind} with {keys_text(list(value))}"
+        return f"a {kind} with {format_keys(list(value))}"
     if type(value) in _NUMBERS:
         return f"a Python {kind}"
     if isinstance(value, (list, tuple, str, bytes, bytearray)):
@@ -43,26 +43,26 @@ def describe(value: Any) -> str:
     return f"a {kind}"
 
 
-def keys_text(keys: Sequence[Any], noun: str = "key") -> str:
+def format_keys(keys: Sequence[Any], noun: str = "key") -> str:
     """Formats a list of keys; only the first few of many.
 
-    >>> keys_text(["a", "b"]), keys_text(["x"], "field"), keys_text([])
+    >>> format_keys(["a", "b"]), format_keys(["x"], "field"), format_keys([])
     ("the keys 'a', 'b'", "the field 'x'", 'no keys')
     """
     if not keys:
         return f"no {noun}s"
-    shown = ", ".join(repr(key) for key in keys[:MAX_KEYS])
-    more = f" and {len(keys) - MAX_KEYS} more" if len(keys) > MAX_KEYS else ""
+    shown = ", ".join(repr(key) for key in keys[:MAX_SHOWN_KEYS])
+    more = f" and {len(keys) - MAX_SHOWN_KEYS} more" if len(keys) > MAX_SHOWN_KEYS else ""
     return f"the {noun}{'s' * (len(keys) > 1)} {shown}{more}"
 
 
-def nearest(name: str, others: Sequence[Any]) -> str:
+def suggest_key(name: str, others: Sequence[Any]) -> str:
     """Suggests a similar key, as the end of a message."""
     # Comparing thousands of keys with thousands would take minutes.
     return did_you_mean(name, map(str, others[:_MAX_COMPARED]), quoted=True)
 
 
-def level_hint(children: Mapping[str, Any], missing: str, state: Any) -> str:
+def suggest_level(children: Mapping[str, Any], missing: str, state: Any) -> str:
     """Returns a sentence if the state is flat, or a level too high or too low; else "".
 
     Args:
@@ -83,7 +83,7 @@ def level_hint(children: Mapping[str, Any], missing: str, state: Any) -> str:
     return ""
 
 
-def mismatch(lines: Sequence[tuple[str, str]], advice: str) -> StateDictError:
+def make_state_error(lines: Sequence[tuple[str, str]], advice: str) -> StateDictError:
     """Makes an error about all differences between a state and its target.
 
     Args:
@@ -105,7 +105,7 @@ def is_mapping(state: Any) -> bool:
     )
 
 
-def plain_named_tuple_state(state: Any) -> Any:
+def convert_old_named_tuple(state: Any) -> Any:
     """Converts a named tuple's state from the form of Flax before 2022; others stay as they are.
 
     The old form is {"name": ..., "fields": {"0": name, ...}, "values": {"0": value, ...}}.
@@ -123,7 +123,7 @@ def plain_named_tuple_state(state: Any) -> Any:
     return {names[place]: values[place] for place in places}
 
 
-def differences(expected: Any, state: Any, *, leaves: bool = True) -> list[tuple[str, str]]:
+def list_differences(expected: Any, state: Any, *, leaves: bool = True) -> list[tuple[str, str]]:
     """Lists the path and the text of each difference between two states.
 
     Args:
@@ -160,7 +160,7 @@ def _describe_both(target: Any, actual: Any) -> str:
 
 def _compare_keys(target: dict[str, Any], actual: Any) -> tuple[list[str], list[tuple[str, Any]]]:
     """Compares keys; returns texts about differences, and the pairs of values with common keys."""
-    converted = plain_named_tuple_state(actual)
+    converted = convert_old_named_tuple(actual)
     if converted is not actual and set(converted) == set(target):
         actual = converted
     if not is_mapping(actual):
@@ -170,10 +170,10 @@ def _compare_keys(target: dict[str, Any], actual: Any) -> tuple[list[str], list[
     extra = [key for key in actual_keys if key not in target]
     texts = [
         # Suggestions take time, so only the lines that are shown get one.
-        f"the state lacks {key!r}{nearest(key, extra) if number < _MAX_LINES else ''}"
+        f"the state lacks {key!r}{suggest_key(key, extra) if number < _MAX_LINES else ''}"
         for number, key in enumerate(missing)
     ]
-    if missing and (hint := level_hint(target, missing[0], actual)):
+    if missing and (hint := suggest_level(target, missing[0], actual)):
         texts[0] += f"{'' if texts[0].endswith('?') else '.'} {hint}"
     texts += [f"the state has {key!r}, which the target lacks" for key in extra]
     return texts, [

@@ -33,6 +33,11 @@ def split_path(path: str) -> tuple[str, ...]:
     >>> split_path("params/a~1b"), split_path("")
     (('params', 'a/b'), ())
     """
+    if not isinstance(path, str):
+        raise StateDictError(
+            f"{path!r} is not a path of a state dict: expected text, got {type(path).__name__}. "
+            "Write it as text, such as 'params/kernel'."
+        )
     parts = path.split("/") if path else []
     for part in parts:
         if not _WRITTEN_KEY.fullmatch(part):
@@ -111,7 +116,7 @@ def flatten_state(state: Any) -> dict[str, Any]:
         value: Any, children: Iterable[tuple[str, Any]], keys: Sequence[str]
     ) -> Iterator[tuple[str, Any]]:
         if id(value) in entered:
-            raise contains_itself(join_path(keys))
+            raise make_cycle_error(join_path(keys))
         entered.add(id(value))
         yield from children
         entered.discard(id(value))
@@ -167,7 +172,7 @@ def is_flat(state: Mapping[Any, Any]) -> bool:
     return not nested and any("/" in str(key) for key in state)
 
 
-def contains_itself(path: str) -> StateDictError:
+def make_cycle_error(path: str) -> StateDictError:
     return StateDictError(
         f"{path or 'at the top'}: the container contains itself. Remove the reference, or replace "
         "it by a copy.",

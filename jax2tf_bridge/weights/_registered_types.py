@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from jax2tf_bridge.errors import SerializationError, StateDictError
 from jax2tf_bridge.weights._containers import is_built_in, is_named_tuple
-from jax2tf_bridge.weights._mismatches import describe, differences, mismatch
+from jax2tf_bridge.weights._mismatches import describe, list_differences, make_state_error
 from jax2tf_bridge.weights._paths import path_below
 
 T = TypeVar("T")
@@ -123,7 +123,7 @@ def is_serializable(target: Any) -> bool:
     return is_built_in(ty) or ty in _REGISTRY.handlers or is_registered_with_flax(ty)
 
 
-def handlers_of(target: Any) -> Handlers | None:
+def find_handlers(target: Any) -> Handlers | None:
     """Returns the registered functions for an object's type; None for named tuples."""
     return None if is_named_tuple(target) else _REGISTRY.handlers.get(type(target))
 
@@ -150,7 +150,7 @@ class NestedHandlers:
     from_state: Callable[[Any, Any, Keys], Any]
 
 
-def flax_state(target: Any, *, path: str, nested: NestedHandlers | None) -> Any:
+def make_flax_state(target: Any, *, path: str, nested: NestedHandlers | None) -> Any:
     """Returns Flax's state of an object.
 
     Args:
@@ -161,7 +161,7 @@ def flax_state(target: Any, *, path: str, nested: NestedHandlers | None) -> Any:
     Raises:
       StateDictError: Flax raises an error.
     """
-    state = _state_by_flax(target, path)
+    state = _call_flax(target, path)
     return state if nested is None else _convert_nested(state, (), nested)
 
 
@@ -182,18 +182,18 @@ def restore_with_flax(
     """
     if nested is not None:
         # Flax copies the states of unknown types as they are, so these are restored first.
-        state = _restore_nested(_state_by_flax(target, path), state, (), nested)
+        state = _restore_nested(_call_flax(target, path), state, (), nested)
     try:
         return _flax().from_state_dict(target, state, name=name)
     except StateDictError:
         raise  # an error of the bridge, which the functions of the type call
     except _FLAX_ERRORS as error:
-        own = _state_by_flax(target, path)
+        own = _call_flax(target, path)
         lines = [
             (path_below(path, within), text)
-            for within, text in differences(own, state, leaves=False)
+            for within, text in list_differences(own, state, leaves=False)
         ] or [(path, f"the state is {describe(state)}")]
-        raise mismatch(
+        raise make_state_error(
             lines,
             "Give it the structure of to_state_dict(target). The type is registered with Flax: "
             f"{type(target).__name__}; Flax raised {type(error).__name__}: {error}",
@@ -204,7 +204,7 @@ def _flax() -> Any:
     return sys.modules.get("flax.serialization")
 
 
-def _state_by_flax(target: Any, path: str) -> Any:
+def _call_flax(target: Any, path: str) -> Any:
     try:
         return _flax().to_state_dict(target)
     except StateDictError:
@@ -220,12 +220,12 @@ def _state_by_flax(target: Any, path: str) -> Any:
 def _convert_nested(state: Any, keys: Keys, nested: NestedHandlers) -> Any:
     if type(state) is dict:
         return {key: _convert_nested(part, (*keys, key), nested) for key, part in state.items()}
-    return state if handlers_of(state) is None else nested.to_state(state, keys)
+    return state if find_handlers(state) is None else nested.to_state(state, keys)
 
 
 def _restore_nested(own: Any, state: Any, keys: Keys, nested: NestedHandlers) -> Any:
     if type(own) is not dict:
-        return state if handlers_of(own) is None else nested.from_state(own, state, keys)
+        return state if find_handlers(own) is None else nested.from_state(own, state, keys)
     if not isinstance(state, dict):
         return state
     parts = {

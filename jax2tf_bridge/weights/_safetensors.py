@@ -94,7 +94,7 @@ def _read_header(source: FileSource) -> tuple[str, int]:
     """Reads the text of the header, and the offset of the tensors."""
     if source.size < _LENGTH:
         raise _make_error(source, f"it has {source.size} bytes, and its header alone takes more")
-    length = int.from_bytes(source.content(Span(0, _LENGTH)), "little")
+    length = int.from_bytes(source.read_bytes(Span(0, _LENGTH)), "little")
     if length > _MAX_HEADER_BYTES:
         raise _make_error(
             source, f"its header has {length} bytes, and at most {_MAX_HEADER_BYTES} are allowed"
@@ -105,7 +105,7 @@ def _read_header(source: FileSource) -> tuple[str, int]:
             f"its header should have {length} bytes, but only {source.size - _LENGTH} follow its "
             "length",
         )
-    data = source.content(Span(_LENGTH, length))
+    data = source.read_bytes(Span(_LENGTH, length))
     try:
         return str(data, "utf-8"), _LENGTH + length
     except UnicodeDecodeError as e:

@@ -56,27 +56,27 @@ class ByteSource(ABC):
     file: str | None
     size: int
 
-    def whole(self) -> bytes | None:
+    def get_whole(self) -> bytes | None:
         """Returns all bytes if they are in memory, else None."""
         return None
 
     @abstractmethod
-    def window(self, start: int) -> Window:
+    def read_window(self, start: int) -> Window:
         """Returns bytes from the offset `start`, and possibly from before."""
 
     @abstractmethod
-    def content(self, span: Span) -> bytes:
+    def read_bytes(self, span: Span) -> bytes:
         """Returns the bytes of a span, which must lie within the source."""
 
     @abstractmethod
-    def array(self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+    def read_array(self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
         """Returns the array at the offset `start`; it must lie within the source."""
 
     @abstractmethod
-    def fill(self, span: Span, out: memoryview) -> None:
+    def read_into(self, span: Span, out: memoryview) -> None:
         """Copies a span into a buffer of its size."""
 
-    def join_spans(
+    def read_spans(
         self, spans: Sequence[Span], dtype: np.dtype[Any], shape: tuple[int, ...]
     ) -> np.ndarray:
         """Copies several spans into a new array, whose size is their total."""
@@ -84,7 +84,7 @@ class ByteSource(ABC):
         room = out.reshape(-1).view(np.uint8).data
         at = 0
         for span in spans:
-            self.fill(span, room[at : at + span.size])
+            self.read_into(span, room[at : at + span.size])
             at += span.size
         return out
 
@@ -99,21 +99,21 @@ class MemorySource(ByteSource):
         self._view = (view if view.c_contiguous else memoryview(bytes(view))).cast("B").toreadonly()
         self.file, self.size = None, len(self._view)
 
-    def whole(self) -> bytes | None:
+    def get_whole(self) -> bytes | None:
         return self._whole
 
-    def window(self, start: int) -> Window:
+    def read_window(self, start: int) -> Window:
         if self._whole is not None:
             return Window(0, self._whole)
         return Window(start, bytes(self._view[start : start + _LONG_WINDOW]))
 
-    def content(self, span: Span) -> bytes:
+    def read_bytes(self, span: Span) -> bytes:
         return bytes(self._view[span.start : span.start + span.size])
 
-    def array(self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
-        return view(self._view, start, dtype, shape)
+    def read_array(self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+        return view_array(self._view, start, dtype, shape)
 
-    def fill(self, span: Span, out: memoryview) -> None:
+    def read_into(self, span: Span, out: memoryview) -> None:
         out[:] = self._view[span.start : span.start + span.size]
 
 
@@ -185,30 +185,30 @@ class FileSource(ByteSource):
         if state != self._opened:
             raise self._make_changed_error(f"it has {state[0]} bytes, modified at {state[1]}")
 
-    def window(self, start: int) -> Window:
+    def read_window(self, start: int) -> Window:
         is_next = start < self._windows_end
         size = min(_LONG_WINDOW if is_next else _SHORT_WINDOW, self.size - start)
         self._windows_end = start + size
-        return Window(start, self.content(Span(start, size)))
+        return Window(start, self.read_bytes(Span(start, size)))
 
-    def content(self, span: Span) -> bytes:
-        self._check_part()
+    def read_bytes(self, span: Span) -> bytes:
+        self._check_before_read()
         with self._lock:
             self._handle.seek(span.start)
             chunk = self._handle.read(min(span.size, _MAX_READ_BYTES))
         if len(chunk) == span.size:
             return chunk
         room = bytearray(span.size)
-        self.fill(span, memoryview(room))
+        self.read_into(span, memoryview(room))
         return bytes(room)
 
-    def array(self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+    def read_array(self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
         out = np.empty(shape, dtype)
-        self.fill(Span(start, out.nbytes), out.reshape(-1).view(np.uint8).data)
+        self.read_into(Span(start, out.nbytes), out.reshape(-1).view(np.uint8).data)
         return out
 
-    def fill(self, span: Span, out: memoryview) -> None:
-        self._check_part()
+    def read_into(self, span: Span, out: memoryview) -> None:
+        self._check_before_read()
         with self._lock:
             self._handle.seek(span.start)
             at = 0
@@ -221,8 +221,7 @@ class FileSource(ByteSource):
     def _open(self) -> OpenedFile:
         return io.FileIO(self.file)
 
-    def _check_part(self) -> None:
-        """Checks the file before a part is read."""
+    def _check_before_read(self) -> None:
         self.check()
 
     def _state(self) -> tuple[int, str]:
@@ -259,9 +258,9 @@ class MappedSource(FileSource):
         self._map = None
         super().close()
 
-    def array(self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+    def read_array(self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
         self.check()
-        return view(self._map or b"", start, dtype, shape)
+        return view_array(self._map or b"", start, dtype, shape)
 
 
 class StoredSource(FileSource):
@@ -272,7 +271,7 @@ class StoredSource(FileSource):
     def _open(self) -> OpenedFile:
         return self._path.open("rb")
 
-    def _check_part(self) -> None:
+    def _check_before_read(self) -> None:
         # A status request takes as long as a read, so only `check` sends one, once per leaf.
         if self._handle.closed:
             self.check()
@@ -295,7 +294,7 @@ def file_source(path: str | os.PathLike[str], *, mmap: bool) -> FileSource:
     return MappedSource(path) if mmap else FileSource(path)
 
 
-def view(
+def view_array(
     data: bytes | memoryview | mmap.mmap, start: int, dtype: np.dtype[Any], shape: tuple[int, ...]
 ) -> np.ndarray:
     """Makes a read-only array that is a view of read-only bytes."""

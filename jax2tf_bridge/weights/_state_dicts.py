@@ -19,29 +19,26 @@ from typing import Any, NamedTuple
 from jax2tf_bridge.errors import StateDictError
 from jax2tf_bridge.weights._containers import (
     Container,
-    container_of,
+    find_container,
     has_text_keys,
     index_keys,
     is_container,
 )
-from jax2tf_bridge.weights._mismatches import differences, mismatch
+from jax2tf_bridge.weights._mismatches import list_differences, make_state_error
 from jax2tf_bridge.weights._paths import (
     check_keys_differ,
-    contains_itself,
     join_path,
+    make_cycle_error,
     path_below,
 )
 from jax2tf_bridge.weights._registered_types import (
     NestedHandlers,
-    flax_state,
-    handlers_of,
+    find_handlers,
     has_registrations,
     is_registered_with_flax,
+    make_flax_state,
     restore_with_flax,
 )
-
-_MAX_PLAIN_DEPTH = 64
-"""Maximum nesting depth of the fast path; objects that contain themselves exceed it."""
 
 _ADVICE = (
     "Change the state, or restore into a target that is built like the one that was stored: the "
@@ -75,10 +72,6 @@ def to_state_dict(target: Any) -> Any:
     >>> to_state_dict({"layers": [1.5, (2, 3)], 0: None})
     {'layers': {'0': 1.5, '1': {'0': 2, '1': 3}}, '0': None}
     """
-    try:
-        return _PlainTrees().state(target)
-    except _NotPlainError:
-        pass
     with _this_call() as call:
         return _StateMaker(call).run(target)
 
@@ -114,21 +107,16 @@ def from_state_dict(target: Any, state: Any, name: str = ".", *, strict: bool = 
     >>> from_state_dict(target, {"layers": {"0": 1.5, "1": {"0": 2, "1": 3}}, "step": 7})
     {'layers': [1.5, (2, 3)], 'step': 7}
     """
-    if not strict:
-        try:
-            return _PlainTrees().restore(target, state)
-        except _NotPlainError:
-            pass  # the general code below raises the error
     with _this_call() as outer:
         # In a registered function, the name is a key; in other calls it is any text.
         own_path = join_path([name]) if outer.places else name
         path = outer.path if name == "." else path_below(outer.path, own_path)
         call = _CallPlace((*outer.places, name), path, outer.entered)
         if strict:
-            mismatches = differences(_StateMaker(call).run(target), state)
+            mismatches = list_differences(_StateMaker(call).run(target), state)
             if mismatches:
                 lines = [(path_below(path, at), text) for at, text in mismatches]
-                raise mismatch(lines, _STRICT_ADVICE)
+                raise make_state_error(lines, _STRICT_ADVICE)
         return _Restorer(call).run((target, state))
 
 
@@ -181,10 +169,6 @@ def _this_call() -> Iterator[_CallPlace]:
         ) from error
 
 
-class _NotPlainError(Exception):
-    """A tree is not plain, or does not fit its state."""
-
-
 class _LeafTypes(set[type]):
     """Types of the leaves that a walk has met."""
 
@@ -193,92 +177,12 @@ class _LeafTypes(set[type]):
         kind = type(value)
         if kind in self:
             return True
-        if handlers_of(value) is not None or is_container(value) or is_registered_with_flax(kind):
+        if find_handlers(value) is not None or is_container(value) or is_registered_with_flax(kind):
             return False
         # A tuple may be a leaf or not, depending on the object as well as on its type.
         if not issubclass(kind, tuple):
             self.add(kind)
         return True
-
-
-class _PlainTrees:
-    """Fast path for plain trees, by recursion; each call uses a new object.
-
-    A plain tree consists of dicts with text keys, lists, tuples and leaves, and fits its state.
-    `_ObjectWalk` handles all other trees, any depth, and error messages. This class calls no code
-    of users, so it can give up at any time.
-    """
-
-    def __init__(self) -> None:
-        """Checks that dicts, lists and tuples have their usual states.
-
-        Raises:
-          _NotPlainError: functions are registered for one of them.
-        """
-        if any(handlers_of(kind()) is not None for kind in (dict, list, tuple)):
-            raise _NotPlainError
-        self._leaf_types = _LeafTypes()
-
-    def state(self, target: Any, depth: int = 0) -> Any:
-        """Returns the state of a tree.
-
-        Raises:
-          _NotPlainError: the tree is not plain.
-        """
-        kind = type(target)
-        if kind is dict:
-            if depth > _MAX_PLAIN_DEPTH or not has_text_keys(target):
-                raise _NotPlainError
-            leaf_types, state, below = self._leaf_types, self.state, depth + 1
-            return {
-                key: child if type(child) in leaf_types else state(child, below)
-                for key, child in target.items()
-            }
-        if kind is list or kind is tuple:
-            if depth > _MAX_PLAIN_DEPTH:
-                raise _NotPlainError
-            leaf_types, state, below = self._leaf_types, self.state, depth + 1
-            return {
-                key: child if type(child) in leaf_types else state(child, below)
-                for key, child in zip(index_keys(len(target)), target, strict=False)
-            }
-        if not self._leaf_types.is_leaf(target):
-            raise _NotPlainError
-        return target
-
-    def restore(self, target: Any, state: Any, depth: int = 0) -> Any:
-        """Restores a tree like `target` from its state.
-
-        Raises:
-          _NotPlainError: the tree is not plain, or does not fit.
-        """
-        kind = type(target)
-        if kind is not dict and kind is not list and kind is not tuple:
-            if not self._leaf_types.is_leaf(target):
-                raise _NotPlainError
-            return state
-        if depth > _MAX_PLAIN_DEPTH or type(state) is not dict:
-            raise _NotPlainError
-        leaf_types, restore, below = self._leaf_types, self.restore, depth + 1
-        try:
-            if kind is dict:
-                if not has_text_keys(target):
-                    raise _NotPlainError
-                return {
-                    key: state[key]
-                    if type(child) in leaf_types
-                    else restore(child, state[key], below)
-                    for key, child in target.items()
-                }
-            if len(state) != len(target):
-                raise _NotPlainError
-            results = [
-                state[key] if type(child) in leaf_types else restore(child, state[key], below)
-                for key, child in zip(index_keys(len(target)), target, strict=False)
-            ]
-        except KeyError:
-            raise _NotPlainError from None
-        return results if kind is list else tuple(results)
 
 
 class _ContainerFrame(NamedTuple):
@@ -315,22 +219,21 @@ class _ObjectWalk(ABC):
         self._leaf_types = _LeafTypes()
 
     def run(self, root: Any) -> Any:
-        opened = self._open(None, root)
-        if not isinstance(opened, _ContainerFrame):
-            return opened
-        frames: list[_ContainerFrame] = []
-        self._enter(opened.target)
-        frames.append(opened)
+        result = self._open(None, root)
+        if not isinstance(result, _ContainerFrame):
+            return result
+        self._enter(result.target)
+        frames = [result]
         while True:
             _, _, below, keys, slots, _ = frame = frames[-1]
             for place, item in below:
                 self._keys.append(place if keys is None else keys[place])
-                opened = self._open(place, item)
-                if isinstance(opened, _ContainerFrame):
-                    self._enter(opened.target)
-                    frames.append(opened)
+                result = self._open(place, item)
+                if isinstance(result, _ContainerFrame):
+                    self._enter(result.target)
+                    frames.append(result)
                     break
-                slots[place] = opened
+                slots[place] = result
                 self._keys.pop()
             else:
                 frames.pop()
@@ -355,7 +258,7 @@ class _ObjectWalk(ABC):
 
     def _enter(self, target: Any) -> None:
         if id(target) in self._entered:
-            raise contains_itself(self._path())
+            raise make_cycle_error(self._path())
         self._entered.add(id(target))
 
     @contextmanager
@@ -388,7 +291,7 @@ class _ObjectWalk(ABC):
 
 class _StateMaker(_ObjectWalk):
     def _open(self, place: Any, item: Any) -> Any:
-        handlers = handlers_of(item)
+        handlers = find_handlers(item)
         if handlers is not None:
             # The key for which the function calls to_state_dict is unknown.
             with self._run_registered(item, f"<{type(item).__name__}>"):
@@ -404,7 +307,7 @@ class _StateMaker(_ObjectWalk):
             return _ContainerFrame(item, place, iter(below), None, slots, None) if below else slots
         if is_registered_with_flax(type(item)):
             with self._run_registered(item):
-                return flax_state(item, path=self._path(), nested=self._nested_handlers())
+                return make_flax_state(item, path=self._path(), nested=self._nested_handlers())
         return item
 
     def _slots(self, item: Any) -> dict[str, Any] | None:
@@ -417,7 +320,7 @@ class _StateMaker(_ObjectWalk):
             return dict(item)
         if kind is list or kind is tuple:
             return dict(zip(index_keys(len(item)), item, strict=False))
-        container = container_of(item)
+        container = find_container(item)
         if container is None:
             return None
         return dict(zip(container.keys, container.children, strict=True))
@@ -445,12 +348,12 @@ class _Restorer(_ObjectWalk):
         """Returns the object, or raises an error about all mismatches."""
         restored = super().run(root)
         if self._mismatches:
-            raise mismatch(self._mismatches, _ADVICE)
+            raise make_state_error(self._mismatches, _ADVICE)
         return restored
 
     def _open(self, place: Any, item: Any) -> Any:
         target, state = item
-        handlers = handlers_of(target)
+        handlers = find_handlers(target)
         if handlers is None:
             kind = type(target)
             if kind is dict and type(state) is dict and has_text_keys(target):
@@ -462,7 +365,7 @@ class _Restorer(_ObjectWalk):
                     states = [state[key] for key in keys]
                     build = None if kind is list else self._tuple
                     return self._open_children(place, target, keys, target, states, build)
-            container = container_of(target)
+            container = find_container(target)
             if container is not None:
                 child_states = container.child_states(state)
                 if isinstance(child_states, str):

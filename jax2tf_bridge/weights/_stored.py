@@ -63,8 +63,8 @@ class StoredArray:
     def read(self, source: ByteSource) -> Any:
         """Returns the array, or the scalar."""
         if self.chunks:
-            return source.join_spans(self.chunks, self.dtype, self.shape)
-        array = source.array(self.start, self.dtype, self.shape)
+            return source.read_spans(self.chunks, self.dtype, self.shape)
+        array = source.read_array(self.start, self.dtype, self.shape)
         return array[()] if self.is_scalar else array
 
 
@@ -109,8 +109,8 @@ MAX_RANK = 64 if int(np.__version__.split(".")[0]) >= 2 else 32
 MAX_BYTES = 2**63 - 1
 """Maximum size of a NumPy array in bytes, without its dimensions of size 0."""
 
-# Names of longdouble, if the machine supports it.
-_LONG = frozenset({"float96", "float128", "complex192", "complex256"})
+# Names of extended floats, which NumPy has on some machines.
+_EXTENDED = frozenset({"float96", "float128", "complex192", "complex256"})
 _DATES = re.compile(
     r"(datetime64|timedelta64)(\[([1-9][0-9]{0,8})?(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])?", re.ASCII
 )
@@ -131,7 +131,7 @@ def read_dtype(name: str, file: str | None) -> np.dtype[Any] | str:
     >>> read_dtype("str96", None)
     'the name of a dtype of numbers, such as float32 or bfloat16'
     """
-    if name in _LONG or _DATES.fullmatch(name):
+    if name in _EXTENDED or _DATES.fullmatch(name):
         try:
             return np.dtype(name)
         except TypeError:

@@ -326,7 +326,7 @@ def test_older_tensorflow(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_existing_folder_and_missing_library(model: Path, tmp_path: Path) -> None:
     with pytest.raises(FileExistsError) as raised:
         compile_library(model, model)
-    assert str(raised.value) == f"{model} is there already; overwrite=True replaces it"
+    assert str(raised.value) == f"{model} already exists; overwrite=True replaces it"
     with pytest.raises(FileExistsError, match=r"is not replaced: it has other contents, and no "):
         compile_library(model, model, overwrite=True)
     absent = tmp_path / "absent"

@@ -103,4 +103,4 @@ def test_a_model_is_not_replaced_unasked(
         (tmp_path / "model" / "older").touch()
     ended = run(command, file, "-o", "model")
     assert ended.code == 1
-    assert re.fullmatch(r"(\S*/)?model is there already; --overwrite replaces it", ended.error)
+    assert re.fullmatch(r"(\S*/)?model already exists; --overwrite replaces it", ended.error)

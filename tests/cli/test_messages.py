@@ -99,9 +99,7 @@ def test_parts_outlive_errors_that_carry_them() -> None:
     wrapped = BridgeError(
         Message("Any of these:", format_bullets([Message(first), "this"]), " ", first)
     )
-    there = make_path_error(
-        FileExistsError, 17, Message("is there; ", Argument("overwrite", True)), "m"
-    )
+    there = make_path_error(17, Message("is there; ", Argument("overwrite", True)), "m")
     for error, text, options in (
         (
             wrapped,

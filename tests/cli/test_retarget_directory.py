@@ -229,8 +229,8 @@ def test_modules_that_cannot_be_retargeted(
             2,
             "--tensorflow 3.1: TensorFlow 2.22 is the newest that is known",
         ),
-        (["--tensorflow", "2.15", "-o", "new"], 1, "new is there already; --overwrite replaces"),
-        (["--tensorflow", "2.15", "-o", "file"], 1, "file is there already, and is not a folder"),
+        (["--tensorflow", "2.15", "-o", "new"], 1, "new already exists; --overwrite replaces"),
+        (["--tensorflow", "2.15", "-o", "file"], 1, "file already exists, and is not a folder"),
         (["--tensorflow", "2.15", "-o", "file/x"], 1, "file is a file, not a folder"),
         (
             ["--tensorflow", "2.15", "-o", "folder", "--overwrite"],

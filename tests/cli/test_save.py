@@ -32,7 +32,7 @@ def test_what_is_there_is_replaced_only_if_asked(run: Run, ok: Ok, cube: str) ->
     Path("model").mkdir()
     Path("model/kept").touch()
     ended = run("save", cube, "-o", "model")
-    assert (ended.code, ended.error) == (1, "model is there already; --overwrite replaces it")
+    assert (ended.code, ended.error) == (1, "model already exists; --overwrite replaces it")
     assert Path("model/kept").exists()
     ended = run("save", cube, "-o", "model", "--overwrite")
     assert ended.code == 1
@@ -46,7 +46,7 @@ def test_what_is_there_is_replaced_only_if_asked(run: Run, ok: Ok, cube: str) ->
     ended = run("save", cube, "-o", cube, "--overwrite")
     assert (ended.code, ended.error) == (
         1,
-        f"{Path.cwd()}/cube.jaxfn is there already, and is not a folder",
+        f"{Path.cwd()}/cube.jaxfn already exists, and is not a folder",
     )
 
 

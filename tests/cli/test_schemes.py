@@ -29,7 +29,7 @@ from jax2tf_bridge import (
 from jax2tf_bridge.storage import StoragePath, as_path
 
 # Private: which of TensorFlow and fsspec serves a path is not the caller's choice.
-from jax2tf_bridge.storage._gfile import GFileBackend
+from jax2tf_bridge.storage._backend import GFileBackend
 from tests.cli.conftest import Ok, Run
 
 X = np.ones((1, 3), np.float32)

@@ -85,7 +85,7 @@ class Report:
     """A file of JSON lines, from which a process that died can be continued."""
 
     def __init__(self, path: Path) -> None:
-        """Opens the report; what is there already stays."""
+        """Opens the report; what already exists stays."""
         self.path = path
 
     def head(self, versions: Mapping[str, str]) -> None:

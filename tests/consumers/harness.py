@@ -27,7 +27,7 @@ from tests.consumers.environments import (
 from tests.consumers.exchange import SERVED, Outcome, Report
 from tests.plugins.quick_compilation import VARIABLE, quick_flags_of
 
-TENSORFLOW_RELEASES = ("2.15.1", "2.17.1", "2.19.1", "2.21.0")
+CONSUMER_RELEASES = ("2.15.1", "2.17.1", "2.19.1", "2.21.0")
 RELEASE_CANDIDATE = "2.22.0rc0"
 NIGHTLY = "nightly"
 """Stands for this week's build of TensorFlow's main branch, in the place of a release."""
@@ -35,7 +35,7 @@ LITERT = "ai-edge-litert==2.3.0"
 ONNX = ("tf2onnx==1.17.0", "onnxruntime==1.31.1", f"{TENSORFLOW}==2.19.1")
 OPENVINO = "openvino==2026.4.1"
 CORE_ML = ("coremltools==9.0", f"{TENSORFLOW}==2.19.1")
-OLDEST_TENSORFLOW, *_, NEWEST_TENSORFLOW = TENSORFLOW_RELEASES
+OLDEST_TENSORFLOW, *_, NEWEST_TENSORFLOW = CONSUMER_RELEASES
 EXPORTERS = ("current", "newest")
 _NIGHTLY_PACKAGE = TENSORFLOW.replace("tensorflow", "tf-nightly")
 CONSUMER_PYTHON = (3, 11)
@@ -259,7 +259,7 @@ def sampled_programs() -> tuple[str, ...]:
 
 def ends_of_releases() -> tuple[str, str]:
     """Returns the oldest and the newest TensorFlow release: a sample runs whole on these alone."""
-    return TENSORFLOW_RELEASES[0], RELEASE_CANDIDATE
+    return CONSUMER_RELEASES[0], RELEASE_CANDIDATE
 
 
 def seventeen_programs() -> tuple[str, ...]:
@@ -336,7 +336,7 @@ def main(folder: Path) -> None:
     harness = Harness(folder)
     rows = []
     for exporter in EXPORTERS[: 1 if newest_is_current() else 2]:
-        for release in TENSORFLOW_RELEASES:
+        for release in CONSUMER_RELEASES:
             pair = harness.pair(exporter, release)
             good = [p for p in PROGRAMS if not pair.failures(p.name)]
             seventeen = sum(p.seventeen for p in good)

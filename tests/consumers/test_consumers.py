@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.consumers.harness import (
+    CONSUMER_RELEASES,
     EXPORTERS,
     NIGHTLY,
     RELEASE_CANDIDATE,
-    TENSORFLOW_RELEASES,
     Harness,
     ends_of_releases,
     newest_exporter,
@@ -29,7 +29,7 @@ _EXPORTERS = EXPORTERS[:1] if newest_is_current() else EXPORTERS
 _SAMPLE = sampled_programs()
 
 
-_RELEASES = (*TENSORFLOW_RELEASES, RELEASE_CANDIDATE)
+_RELEASES = (*CONSUMER_RELEASES, RELEASE_CANDIDATE)
 # In a sample, the releases between the ends only run the seventeen programs.
 _ENDS = ends_of_releases()
 _PAIRS = [(exporter, release) for exporter in _EXPORTERS for release in _RELEASES]

@@ -12,13 +12,13 @@ import pytest
 
 from scripts._env import ROOT, locked
 from tests.consumers.environments import process_environment
-from tests.consumers.harness import TENSORFLOW_RELEASES, Harness
+from tests.consumers.harness import CONSUMER_RELEASES, Harness
 from tests.sampling import sampled
 
 pytestmark = [pytest.mark.slow, pytest.mark.consumers]
 
 EXAMPLE = ROOT / "examples" / "flax_to_tensorflow"
-RELEASES = TENSORFLOW_RELEASES[:-1:2]
+RELEASES = CONSUMER_RELEASES[:-1:2]
 
 
 def _try(

@@ -8,7 +8,7 @@ import pytest
 
 from tests.consumers.conftest import Recorder
 from tests.consumers.exchange import OPERATIONS, Outcome
-from tests.consumers.harness import NEWEST_TENSORFLOW, TENSORFLOW_RELEASES, Harness
+from tests.consumers.harness import CONSUMER_RELEASES, NEWEST_TENSORFLOW, Harness
 from tests.models.exports import (
     PARTS,
     SAMPLE,
@@ -23,7 +23,7 @@ from tests.models.table import MODELS
 
 pytestmark = [pytest.mark.slow, pytest.mark.consumers]
 
-RELEASES = (TENSORFLOW_RELEASES[1], NEWEST_TENSORFLOW)
+RELEASES = (CONSUMER_RELEASES[1], NEWEST_TENSORFLOW)
 LAYERS = "Keras layers"
 # In the order in which four workers of pytest have one process each to wait for.
 _CASES = [(release, model) for part in PARTS for release in (*RELEASES, LAYERS) for model in part]

@@ -12,24 +12,24 @@ from collections.abc import Mapping
 import pytest
 
 from tests.consumers.exchange import Outcome, Report
-from tests.consumers.harness import TENSORFLOW_RELEASES, Harness
+from tests.consumers.harness import CONSUMER_RELEASES, Harness
 from tests.primitives.differing import differing_in
 from tests.primitives.groups import GROUPS
 from tests.primitives.table import SUBJECTS
 
 pytestmark = [pytest.mark.slow, pytest.mark.consumers]
 
-_PARTS = [list(SUBJECTS)[i :: len(TENSORFLOW_RELEASES)] for i in range(len(TENSORFLOW_RELEASES))]
+_PARTS = [list(SUBJECTS)[i :: len(CONSUMER_RELEASES)] for i in range(len(CONSUMER_RELEASES))]
 # Each part of the sample has one release, its own.
 _CASES = [
     pytest.param(
         subject,
         release,
         part,
-        marks=() if TENSORFLOW_RELEASES[part] == release else pytest.mark.complete,
+        marks=() if CONSUMER_RELEASES[part] == release else pytest.mark.complete,
     )
     for part, subjects in enumerate(_PARTS)
-    for release in TENSORFLOW_RELEASES
+    for release in CONSUMER_RELEASES
     for subject in subjects
 ]
 

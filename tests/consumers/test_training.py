@@ -19,7 +19,7 @@ from jax2tf_bridge import Signature, Target, save, save_litert
 from scripts._env import ROOT
 from tests.consumers.cpp_programs import compiled
 from tests.consumers.environments import process_environment
-from tests.consumers.harness import NEWEST_TENSORFLOW, TENSORFLOW_RELEASES, Harness
+from tests.consumers.harness import CONSUMER_RELEASES, NEWEST_TENSORFLOW, Harness
 from tests.sampling import sampled
 from tests.training.consume_steps import measure
 from tests.training.steps import STEPS, TRAININGS, Training, is_key
@@ -28,7 +28,7 @@ from tests.training.test_generation import DECODE, PROMPT, STATE, write_in_jax
 pytestmark = [pytest.mark.slow, pytest.mark.consumers]
 
 WAYS = {"XLA": None, "operations": Target.widest(xla=False)}
-RELEASES = (*TENSORFLOW_RELEASES[:2], NEWEST_TENSORFLOW)
+RELEASES = (*CONSUMER_RELEASES[:2], NEWEST_TENSORFLOW)
 
 
 @pytest.fixture(scope="module")

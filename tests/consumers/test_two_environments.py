@@ -17,12 +17,12 @@ import pytest
 
 from scripts._env import locked
 from tests.consumers.environments import process_environment
-from tests.consumers.harness import TENSORFLOW_RELEASES, Harness
+from tests.consumers.harness import CONSUMER_RELEASES, Harness
 from tests.sampling import sampled
 
 pytestmark = [pytest.mark.slow, pytest.mark.consumers]
 
-RELEASES = TENSORFLOW_RELEASES[:-1]  # the newest can be installed beside the newest JAX
+RELEASES = CONSUMER_RELEASES[:-1]  # the newest can be installed beside the newest JAX
 
 _END = "-- end of a command"
 _SEVERAL = f"""

@@ -183,7 +183,7 @@ def test_an_existing_file_is_replaced_if_asked_for(tmp_path: Path) -> None:
     path.write_bytes(b"old")
     with pytest.raises(FileExistsError) as caught:
         save_litert(path, Signature(untraceable, args=[X]))
-    assert str(caught.value) == f"{path} is there already; overwrite=True replaces it"
+    assert str(caught.value) == f"{path} already exists; overwrite=True replaces it"
     assert path.read_bytes() == b"old"
     saved = save_litert(path, Signature(lambda x: x + 1, args=[X]), overwrite=True)
     (got,) = interpreter(saved.path).get_signature_runner()(x=X).values()

@@ -11,7 +11,7 @@ import pytest
 from jax2tf_bridge.saved_model import break_hard_link, edit_copy
 
 # Private: a system that cannot exchange two directories.
-from jax2tf_bridge.storage import _whole_directory
+from jax2tf_bridge.storage import _disk
 
 
 def model(folder: Path, text: str = "old") -> Path:
@@ -73,7 +73,7 @@ def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
 def test_another_model_is_replaced(tmp_path: Path) -> None:
     source = model(tmp_path / "a")
     other = model(tmp_path / "b", "other")
-    with pytest.raises(FileExistsError, match="is there already; overwrite=True replaces it"):
+    with pytest.raises(FileExistsError, match="already exists; overwrite=True replaces it"):
         change(source, other)
     change(source, other, overwrite=True)
     assert files(other) == NEW
@@ -133,7 +133,7 @@ def test_what_was_there_comes_back_if_the_last_rename_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = model(tmp_path / "a")
-    monkeypatch.setattr(_whole_directory, "_renameat2", lambda: None)
+    monkeypatch.setattr(_disk, "_renameat2", lambda: None)
     rename = Path.rename
 
     def fails(self: Path, target: Path) -> Path:

@@ -32,8 +32,7 @@ from jax2tf_bridge.serialization import read_function
 from jax2tf_bridge.signatures import Signature
 
 # Private: a system that cannot exchange two directories, and steps that stop.
-from jax2tf_bridge.storage import _whole_directory
-from jax2tf_bridge.storage._whole_directory import whole_directory
+from jax2tf_bridge.storage import _disk, whole_directory
 from tests.saving.published_models import KERNEL, write_files, write_model
 
 # Python's audit hooks see these operations; fsync and calls by ctypes are added below.
@@ -48,7 +47,7 @@ class _Killer:
 
     def start(self) -> None:
         sys.addaudithook(self._heard)
-        for module, name in ((os, "fsync"), (_whole_directory, "_rename")):
+        for module, name in ((os, "fsync"), (_disk, "_try_rename")):
             setattr(module, name, self._counted(getattr(module, name)))
 
     def _heard(self, event: str, args: tuple[Any, ...]) -> None:
@@ -116,7 +115,7 @@ def _work(job: dict[str, Any], say: Callable[[Any], None]) -> None:
     if "largest_file" in job:
         resource.setrlimit(resource.RLIMIT_FSIZE, (job["largest_file"],) * 2)
     if job.get("without_exchange"):
-        setattr(_whole_directory, "_renameat2", lambda: None)  # noqa: B010
+        setattr(_disk, "_renameat2", lambda: None)  # noqa: B010
     killer = _Killer(str(Path(job["path"]).parent), job.get("kill_at"))
     killer.start()
     try:

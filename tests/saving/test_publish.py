@@ -27,7 +27,7 @@ from jax2tf_bridge.publishing import (
 from jax2tf_bridge.saved_model import MANIFEST
 
 # Private: its file operations are made to fail.
-from jax2tf_bridge.storage import AnyPath, _staging, _whole_directory
+from jax2tf_bridge.storage import AnyPath, _disk, _staging
 from tests.saving.other_users import as_another_user, folder_for_all
 
 
@@ -54,7 +54,7 @@ def records(root: Path) -> list[str]:
 
 
 def no_flags(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_whole_directory, "_renameat2", lambda: None)
+    monkeypatch.setattr(_disk, "_renameat2", lambda: None)
 
 
 @pytest.fixture(params=["with_flags", "without_flags"])
@@ -309,7 +309,7 @@ def test_empty_folder_that_another_tool_has_begun_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "1").mkdir()
-    if not _whole_directory._rename(_made(tmp_path / "a"), tmp_path / "b", 1):
+    if not _disk._try_rename(_made(tmp_path / "a"), tmp_path / "b", 1):
         pytest.skip("this file system has no renaming to new names only")
     monkeypatch.setattr(_versions, "_iter_versions", lambda names: iter(()))
     assert publish_version(tmp_path, write).version == 2
@@ -324,11 +324,11 @@ def _made(path: Path) -> Path:
 def test_renaming_says_what_else_is_wrong(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(FileNotFoundError, match="No such file"):
-            _whole_directory.rename_to_new(tmp_path / "a", tmp_path / "b")
+            _disk.rename_to_new(tmp_path / "a", tmp_path / "b")
         with pytest.MonkeyPatch.context() as monkeypatch:
             no_flags(monkeypatch)
             with pytest.raises(FileNotFoundError, match="No such file"):
-                _whole_directory.rename_to_new(tmp_path / "a", tmp_path / "b")
+                _disk.rename_to_new(tmp_path / "a", tmp_path / "b")
 
 
 @pytest.mark.parametrize("lock", ["as it is", "missing"])

@@ -28,7 +28,7 @@ from jax2tf_bridge.serialization import write_function
 from jax2tf_bridge.storage import AnyPath
 
 # Private: a directory of any kind, which need not have a certain file.
-from jax2tf_bridge.storage._whole_directory import whole_directory
+from jax2tf_bridge.storage._files import whole_directory_on_disk
 from tests.saving.published_models import (
     KERNEL,
     assert_answers,
@@ -206,7 +206,7 @@ def test_save_that_is_killed_before_any_of_its_operations(
         assert answer["status"] == SIGKILL, n
         if without_exchange and not path.exists():
             missing += 1
-        with pytest.raises(FileExistsError), whole_directory(path):
+        with pytest.raises(FileExistsError), whole_directory_on_disk(path):
             pytest.fail("a model is there")
         shown.add((path / "old").exists())
         (path / "old").unlink(missing_ok=True)
@@ -230,7 +230,7 @@ def test_new_save_that_is_killed_before_any_of_its_operations(
         assert answer["status"] == SIGKILL, n
         if path.exists():
             assert_whole(path)
-        with whole_directory(path, overwrite=True) as folder:
+        with whole_directory_on_disk(path, overwrite=True) as folder:
             shutil.copytree(model, folder)
         assert_whole(path)
         assert hidden(path.parent) == hidden(path.parent.parent) == []

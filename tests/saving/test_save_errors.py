@@ -206,7 +206,7 @@ def test_a_path_that_cannot_be_written_is_refused_before_any_work(tmp_path: Path
 
     (tmp_path / "file").touch()
     for path, text in (
-        (tmp_path / "file", "is there already, and is not a folder"),
+        (tmp_path / "file", "already exists, and is not a folder"),
         (tmp_path / "file" / "model", "is a file, not a folder"),
     ):
         with pytest.raises(NotADirectoryError, match=text):
@@ -268,7 +268,7 @@ def test_what_would_not_fit_into_a_graph_is_refused(
 def test_a_model_that_is_there_is_replaced_only_if_asked(tmp_path: Path) -> None:
     signature = Signature(lambda x: x + 1, args=[X])
     save(tmp_path / "m", signature, vjp_order=0)
-    text = "is there already; overwrite=True replaces it"
+    text = "already exists; overwrite=True replaces it"
     with pytest.raises(FileExistsError, match=text):
         save(tmp_path / "m", signature)
     save(tmp_path / "m", Signature(lambda x: x + 2, args=[X]), overwrite=True, vjp_order=0)

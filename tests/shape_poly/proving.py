@@ -1,4 +1,4 @@
-"""Comparisons to prove, all small assignments, and a limit of time, for the tests of proofs."""
+"""Helpers for tests of proofs: random comparisons, small assignments and a time limit."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from shape_poly import Comparison, ComparisonOperator, DimExpr, DimOperation, Op
 from tests.strategies import OPERATORS, VARIABLES
 
 GRID = 6
-"""The largest size in the assignments of `grid`."""
+"""Maximum size in the assignments of `grid`."""
 FOREVER = math.inf
-"""As a deadline."""
+"""Deadline that never passes."""
 
 
-def as_written(kind: OperationKind, x: DimExpr, y: DimExpr) -> DimExpr:
-    """Makes an operation that is not simplified, so that the prover meets it."""
+def make_unsimplified(kind: OperationKind, x: DimExpr, y: DimExpr) -> DimExpr:
+    """Makes an operation without simplification, so that the prover has to handle it."""
     return DimExpr(((((DimOperation(kind, (x, y)), 1),), 1),))
 
 
-def _combined(inner: st.SearchStrategy[DimExpr]) -> st.SearchStrategy[DimExpr]:
+def _combine(inner: st.SearchStrategy[DimExpr]) -> st.SearchStrategy[DimExpr]:
     pairs = st.tuples(inner, inner)
     divisors = st.integers(-6, 6).filter(bool).map(DimExpr.constant)
     quotients: st.SearchStrategy[OperationKind] = st.sampled_from(("floordiv", "mod"))
@@ -34,9 +34,9 @@ def _combined(inner: st.SearchStrategy[DimExpr]) -> st.SearchStrategy[DimExpr]:
         pairs.map(lambda p: p[0] + p[1]),
         pairs.map(lambda p: p[0] - p[1]),
         pairs.map(lambda p: p[0] * p[1]),
-        st.builds(as_written, quotients, inner, divisors),
-        st.builds(as_written, quotients, inner, inner).filter(_is_defined_somewhere),
-        st.builds(as_written, extrema, inner, inner),
+        st.builds(make_unsimplified, quotients, inner, divisors),
+        st.builds(make_unsimplified, quotients, inner, inner).filter(_is_defined_somewhere),
+        st.builds(make_unsimplified, extrema, inner, inner),
     )
 
 
@@ -49,15 +49,15 @@ def _is_defined_somewhere(dimension: DimExpr) -> bool:
 
 
 def dimensions(max_leaves: int = 4) -> st.SearchStrategy[DimExpr]:
-    """Draws dimensions with symbolic divisors too, some of them 0 somewhere."""
+    """Draws dimensions; their divisors may be symbolic, and 0 for some sizes."""
     leaves = st.integers(-6, 9).map(DimExpr.constant) | st.sampled_from(VARIABLES).map(
         DimExpr.variable
     )
-    return st.recursive(leaves, _combined, max_leaves=max_leaves)
+    return st.recursive(leaves, _combine, max_leaves=max_leaves)
 
 
 def comparisons(max_leaves: int = 4) -> st.SearchStrategy[Comparison]:
-    """Draws comparisons of such dimensions."""
+    """Draws comparisons of two `dimensions`."""
     return st.builds(
         Comparison, st.sampled_from(OPERATORS), dimensions(max_leaves), dimensions(max_leaves)
     )
@@ -81,14 +81,14 @@ def grid(
 
 @functools.cache
 def _sorted_sizes(count: int) -> list[tuple[int, ...]]:
-    """Lists the sizes of so many variables by sum, then lexicographically."""
+    """Lists the assignments of `count` variables by sum, then lexicographically."""
     sizes = itertools.product(range(1, GRID + 1), repeat=count)
     return sorted(sizes, key=lambda v: (sum(v), v))
 
 
 @contextlib.contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Checks that the block takes no longer: far above what it should take, as machines differ."""
+    """Fails if the block takes longer; limits are generous, because machines differ."""
     start = time.monotonic()
     yield
     assert time.monotonic() - start < seconds
@@ -102,7 +102,7 @@ _factors = st.builds(
 ) | st.integers(-4, 4).filter(bool).map(DimExpr.constant)
 
 
-def _compared(
+def _compare(
     operator: ComparisonOperator,
     quotient: OperationKind | None,
     factors: tuple[DimExpr, DimExpr],
@@ -113,11 +113,11 @@ def _compared(
     f, g = factors
     if quotient is None or y == 0:
         return Comparison(operator, f * x, f * y + (right.constant_value() or 0))
-    return Comparison(operator, g * as_written(quotient, f * x, f * y), right)
+    return Comparison(operator, g * make_unsimplified(quotient, f * x, f * y), right)
 
 
-products_compared: st.SearchStrategy[Comparison] = st.builds(
-    _compared,
+product_comparisons: st.SearchStrategy[Comparison] = st.builds(
+    _compare,
     st.sampled_from(OPERATORS),
     st.sampled_from(("floordiv", "mod", None)),
     st.tuples(_factors, _factors),
@@ -125,4 +125,4 @@ products_compared: st.SearchStrategy[Comparison] = st.builds(
     _factors | dimensions(2),
     st.just(DimExpr.constant(0)) | _factors,
 )
-"""Comparisons of products, quotients and remainders with factors in common."""
+"""Comparisons of products, quotients and remainders with common factors."""

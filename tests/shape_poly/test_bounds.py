@@ -1,4 +1,4 @@
-"""Bounds: they hold for every sample, and are close where interval arithmetic can be."""
+"""Tests bounds: they hold for every sample, and are tight where interval arithmetic is."""
 
 import math
 

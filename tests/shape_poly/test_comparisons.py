@@ -1,4 +1,4 @@
-"""Comparisons: reading, printing, what holds where."""
+"""Tests comparisons: parsing, printing and evaluation."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""Factors that are not 0, divisibility, and rewriting by them: what it says stays the same."""
+"""Tests nonzero factors, divisibility, and rewriting by them, which keeps the meaning."""
 
 import pytest
 from hypothesis import given, settings
@@ -22,7 +22,14 @@ from shape_poly._normal_form import Normalizer, match_divisibility, reduce_fact
 from shape_poly._problem import find_least_values, find_ranges
 from shape_poly._requirements import rewrite
 from tests.sampling import examples
-from tests.shape_poly.proving import FOREVER, GRID, as_written, grid, products_compared, within
+from tests.shape_poly.proving import (
+    FOREVER,
+    GRID,
+    grid,
+    make_unsimplified,
+    product_comparisons,
+    within,
+)
 from tests.strategies import VARIABLES
 
 _constraints = st.one_of(
@@ -32,16 +39,16 @@ _constraints = st.one_of(
         st.integers(1, GRID - 2),
     ),
     st.builds(
-        lambda name, k: Comparison("==", as_written("mod", DimExpr.variable(name), k), 0),
+        lambda name, k: Comparison("==", make_unsimplified("mod", DimExpr.variable(name), k), 0),
         st.sampled_from(VARIABLES),
         st.integers(2, 3).map(DimExpr.constant),
     ),
-    products_compared,
+    product_comparisons,
 )
 _constraint_lists = st.lists(_constraints, max_size=2)
 
 
-@given(products_compared, _constraint_lists)
+@given(product_comparisons, _constraint_lists)
 @settings(max_examples=examples(60), deadline=None)
 def test_without_factors_a_fact_says_the_same(
     comparison: Comparison, constraints: list[Comparison]
@@ -49,7 +56,7 @@ def test_without_factors_a_fact_says_the_same(
     facts = list_facts(*constraints)
     ranges = find_ranges([*facts, *find_least_values(facts)], VARIABLES)
     fact = list_facts(comparison)[-1]
-    for form in (fact, Normalizer(ranges, FOREVER).fact(fact)):
+    for form in (fact, Normalizer(ranges, FOREVER).normalize_fact(fact)):
         short = reduce_fact(form, ranges)
         for values in grid(frozenset(VARIABLES)):
             if all(low <= values[name] <= high for name, (low, high) in ranges.items()):
@@ -60,7 +67,7 @@ def test_without_factors_a_fact_says_the_same(
                 assert short.holds_for(short.expression.evaluate(values)) == form.holds_for(value)
 
 
-@given(products_compared, _constraint_lists)
+@given(product_comparisons, _constraint_lists)
 @settings(max_examples=examples(60), deadline=None)
 def test_bounds_from_facts_follow_from_them(
     comparison: Comparison, constraints: list[Comparison]
@@ -71,7 +78,7 @@ def test_bounds_from_facts_follow_from_them(
         assert all(b.holds_for(b.expression.evaluate(values)) for b in bounds)
 
 
-@given(products_compared, _constraint_lists)
+@given(product_comparisons, _constraint_lists)
 @settings(max_examples=examples(60), deadline=None)
 def test_rewritten_comparisons_are_equivalent(
     comparison: Comparison, constraints: list[Comparison]
@@ -83,7 +90,7 @@ def test_rewritten_comparisons_are_equivalent(
         assert rewritten.holds(values) == comparison.holds(values)
 
 
-@given(products_compared, _constraint_lists)
+@given(product_comparisons, _constraint_lists)
 @settings(max_examples=examples(50), deadline=None)
 def test_verdicts_about_products_agree_with_python(
     comparison: Comparison, constraints: list[Comparison]

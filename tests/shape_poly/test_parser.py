@@ -1,4 +1,4 @@
-"""Reading dimensions: the inverse of printing, what users write, and errors with the column."""
+"""Tests the parser: it inverts printing, reads what users write, and names columns in errors."""
 
 import inspect
 import keyword
@@ -26,7 +26,7 @@ def test_parsing_undoes_printing_of_what_is_simplified(x: DimExpr) -> None:
 
 @st.composite
 def python_texts(draw: st.DrawFn) -> str:
-    """Sums, products, quotients and powers as Python writes them."""
+    """Draws sums, products, quotients and powers in Python's syntax."""
     atoms = st.sampled_from(("a", "b", "c", "1", "2", "7", "1_000"))
 
     def combine(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
@@ -103,7 +103,7 @@ def test_constants_become_ints() -> None:
         assert isinstance(parse_dimension(text), int)
 
 
-def test_operations_stay_as_written_unless_asked() -> None:
+def test_operations_stay_make_unsimplified_unless_asked() -> None:
     # JAX knows its expressions by their form.
     text = "mod(mod(- b, 8) + 35*b, - 8)"
     assert parse_dimension(str(parse_dimension(text))) == parse_dimension(text)
@@ -178,6 +178,9 @@ def test_any_text_is_a_dimension_or_an_error_in_it(text: str) -> None:
     assert 1 <= column <= len(text) + 1
 
 
+WIDE = "+".join(f"v{i}" for i in range(600))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -185,7 +188,7 @@ def test_any_text_is_a_dimension_or_an_error_in_it(text: str) -> None:
         ("(" * 10_000 + "b", "at column 65: parentheses nested more than 64 deep"),
         ("max(b, " * 5000, "parentheses nested more than 64 deep"),
         ("(a + b + c + d + e + f + g + h)^64", "a dimension of more than 10000 terms"),
-        ("(((a + b + 1)^20)^20)^20", "at column 18: products of too many terms"),
+        (f"(({WIDE})^1)^2", "products of too many terms"),
         ("*".join(f"v{i}" for i in range(300)), "a dimension of a degree above 256"),
         ("+".join(f"v{i}" for i in range(10_001)), "a dimension of more than 10000 terms"),
         ("+" * 1_000_001, "text of more than 1000000 characters"),

@@ -173,10 +173,10 @@ def test_threads_prove_independently() -> None:
 def test_loading_z3_takes_none_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     def load_slowly(purpose: str) -> Any:
         time.sleep(0.6)
-        return load(purpose)
+        return import_z3(purpose)
 
-    load = _z3.load
-    monkeypatch.setattr(_z3, "load", load_slowly)
+    import_z3 = _z3.import_z3
+    monkeypatch.setattr(_z3, "import_z3", load_slowly)
     comparison = parse_comparison("h >= 2")
     constraints = [parse_comparison(text) for text in ("h >= w", "w >= b", "b >= 2")]
     assert decide(constraints, comparison, time_limit=0.5) == Proven()

@@ -1,4 +1,4 @@
-"""Tests that proofs which are too hard or too large end in time, and say so."""
+"""Tests that proofs that are too hard or too large end in time, with a reason."""
 
 import itertools
 import random
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from shape_poly import Comparison, DimExpr, Proven, Refuted, Unknown, parse_comparison, prove
-from tests.shape_poly.proving import as_written, within
+from tests.shape_poly.proving import make_unsimplified, within
 
 # Far above the limits that are given: a machine may have other work, but nothing may hang.
 IN_TIME = 60
@@ -34,18 +34,18 @@ def _variables(count: int) -> list[DimExpr]:
 
 
 def _thirds(variables: list[DimExpr]) -> DimExpr:
-    return DimExpr.sum(as_written("floordiv", v, DimExpr.constant(3)) for v in variables)
+    return DimExpr.sum(make_unsimplified("floordiv", v, DimExpr.constant(3)) for v in variables)
 
 
 def _maxima(variables: list[DimExpr]) -> DimExpr:
-    return DimExpr.sum(as_written("max", v, w) for v, w in itertools.pairwise(variables))
+    return DimExpr.sum(make_unsimplified("max", v, w) for v, w in itertools.pairwise(variables))
 
 
 def _nested(variables: list[DimExpr]) -> DimExpr:
     nested = variables[0]
     for i in range(50):
         kind = random.Random(i).choice(["max", "floordiv", "min", "mod"])
-        nested = as_written(kind, 3 * nested + variables[i % 3], DimExpr.constant(i + 2))  # type: ignore[arg-type]
+        nested = make_unsimplified(kind, 3 * nested + variables[i % 3], DimExpr.constant(i + 2))  # type: ignore[arg-type]
     return nested
 
 
@@ -79,12 +79,12 @@ def test_thousands_of_terms_are_decided_or_unknown_in_time(name: str) -> None:
 def test_what_is_true_of_thousands_of_terms_is_proven() -> None:
     total = DimExpr.sum(_variables(2000))
     assert prove(Comparison(">=", total, 2000), time_limit=IN_TIME) == Proven()
-    sevenths = as_written("floordiv", total, DimExpr.constant(7))
+    sevenths = make_unsimplified("floordiv", total, DimExpr.constant(7))
     assert prove(Comparison(">=", 7 * sevenths + 6, total), time_limit=IN_TIME) == Proven()
 
 
 def test_powers_beyond_the_limit_are_unknown() -> None:
-    power = as_written("mod", DimExpr.variable("b") ** 64, DimExpr.constant(7))
+    power = make_unsimplified("mod", DimExpr.variable("b") ** 64, DimExpr.constant(7))
     assert prove(Comparison(">=", power**64, 0)) == Unknown(
         "it is too large: powers of degree 4096, above the limit of 200"
     )

@@ -102,7 +102,7 @@ def test_the_normal_form_has_the_same_values(
         assume(False)
     ranges = find_ranges(list_facts(*constraints), values)
     assert all(low <= values[name] <= high for name, (low, high) in ranges.items())
-    assert Normalizer(ranges, FOREVER).dimension(dimension).evaluate(values) == value
+    assert Normalizer(ranges, FOREVER).normalize_dimension(dimension).evaluate(values) == value
 
 
 @given(st.lists(comparisons(3), min_size=1, max_size=3), comparisons(3))

@@ -1,4 +1,4 @@
-"""Specifications of shapes: what they say, and the column of what is wrong in them."""
+"""Tests specifications of shapes: their meaning, and the columns in errors."""
 
 import types
 from collections import namedtuple

@@ -1,4 +1,4 @@
-"""Solving: it undoes evaluating, and what it says where that cannot be done."""
+"""Tests the solver: it inverts evaluation, or its checks say why it cannot."""
 
 import itertools
 import re
@@ -45,7 +45,7 @@ def reasons(solution: Solution[int]) -> list[str]:
 
 @st.composite
 def solvable(draw: st.DrawFn) -> list[tuple[Dim, ...]]:
-    """Shapes from which a, b and c follow, in any order, with other expressions among them."""
+    """Draws shapes that determine a, b and c, in any order, among other expressions."""
     order = draw(st.permutations([a, b, c]))
     steps = []
     for i, variable in enumerate(order):
@@ -72,7 +72,7 @@ def test_solving_undoes_evaluating(shapes: list[tuple[Dim, ...]], values: dict[s
 def test_any_sizes_are_consistent_or_contradicted(
     shapes: list[tuple[Dim, ...]], data: st.DataObject
 ) -> None:
-    """All checks hold if and only if the variables' values give the sizes again."""
+    """All checks hold if and only if evaluation at the solution gives the sizes."""
     sizes = [tuple(data.draw(st.integers(-3, 9)) for _ in shape) for shape in shapes]
     solution = solve(make_plan(shapes), sizes, Integers())
     found = set(solution.values) == {"a", "b", "c"} and all(
@@ -210,7 +210,7 @@ def test_sizes_that_contradict_equations_among_the_constraints(
 
 
 class Texts:
-    """An algebra of texts: every value is unknown."""
+    """Algebra of texts; every value is unknown."""
 
     def constant(self, value: int) -> str:
         return str(value)

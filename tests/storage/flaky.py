@@ -1,4 +1,4 @@
-"""A file system of fsspec's that fails, delays and forgets, at the operation that a test names."""
+"""A file system for fsspec that fails, delays or forgets at the operation that a test names."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Trouble:
     """Faults of operations, which are counted from 1.
 
     Attributes:
-      count: how many there were.
-      at: the operation that something happens to; 0 for none.
-      kind: "fails" raises, "is full" raises ENOSPC, "dies" raises from then on, "forgets" says it
-        was done, "shows late" hides what it did from the next two operations.
+      count: the number of operations so far.
+      at: the number of the faulty operation; 0 for none.
+      kind: "fails" raises, "is full" raises ENOSPC, "dies" raises from then on, "forgets" does
+        nothing, "shows late" hides the result from the next two operations.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Trouble:
         self.hidden: dict[str, int] = {}
 
     def begin(self) -> bool:
-        """Counts an operation, and tells whether it is to be forgotten."""
+        """Counts an operation, and returns whether to forget it."""
         self.count += 1
         if self.count == self.at and self.kind in ("fails", "dies"):
             raise OSError(5, f"operation {self.count} fails")
@@ -46,7 +46,7 @@ class Trouble:
 
     @contextlib.contextmanager
     def happens(self, kind: str, at: int) -> Iterator[None]:
-        """Has something happen to an operation of the block."""
+        """Makes an operation of the block faulty."""
         self.kind, self.at, self.count = kind, at, 0
         try:
             yield
@@ -58,7 +58,7 @@ TROUBLE = Trouble()
 
 
 class _File(MemoryFile):  # type: ignore[misc]
-    """A file that is there when it is closed, as in object stores."""
+    """File that appears when it is closed, as in object stores."""
 
     def write(self, data: Any) -> int:
         if TROUBLE.begin():
@@ -74,7 +74,7 @@ class _File(MemoryFile):  # type: ignore[misc]
 
 
 class FlakyFileSystem(MemoryFileSystem):  # type: ignore[misc]
-    """Files in memory, of its own."""
+    """File system in memory."""
 
     protocol = "flaky"
     store: ClassVar[dict[str, Any]] = {}
@@ -97,8 +97,8 @@ class FlakyFileSystem(MemoryFileSystem):  # type: ignore[misc]
     def ls(self, path: str, detail: bool = True, **_: Any) -> Any:
         if TROUBLE.begin():
             return []
-        found = super().ls(path, detail=True)
-        shown = [each for each in found if not TROUBLE.is_hidden(each["name"])]
+        entries = super().ls(path, detail=True)
+        shown = [each for each in entries if not TROUBLE.is_hidden(each["name"])]
         return shown if detail else sorted(each["name"] for each in shown)
 
     def info(self, path: str, **_: Any) -> Any:
@@ -110,12 +110,12 @@ class FlakyFileSystem(MemoryFileSystem):  # type: ignore[misc]
         TROUBLE.begin()  # as in object stores, there are no folders
 
     def mv(self, path1: str, path2: str, **_: Any) -> None:
-        one, other = self._strip_protocol(path1), self._strip_protocol(path2)
+        source, target = self._strip_protocol(path1), self._strip_protocol(path2)
         if not TROUBLE.begin():
-            self.store[other] = self.store[one]
-            TROUBLE.wrote(other)
+            self.store[target] = self.store[source]
+            TROUBLE.wrote(target)
         if not TROUBLE.begin():
-            del self.store[one]
+            del self.store[source]
 
     def rm_file(self, path: str) -> None:
         if not TROUBLE.begin():
@@ -135,7 +135,7 @@ class _Reading(MemoryFile):  # type: ignore[misc]
 
 
 def register() -> None:
-    """Gives fsspec the scheme "flaky", with no files."""
+    """Registers the scheme "flaky" with fsspec, without files."""
     fsspec.register_implementation("flaky", FlakyFileSystem, clobber=True)
     FlakyFileSystem.store.clear()
     TROUBLE.__init__()  # type: ignore[misc]

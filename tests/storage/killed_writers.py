@@ -1,6 +1,6 @@
-"""Kills writers of a storage at each of its operations, and lets others come after them.
+"""Kills a writer at each operation on storage, and then writes again.
 
-A program of its own, since it forks. Prints how many writers were killed.
+This is a separate program, because it forks. It prints the number of killed writers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CALLS = ("info", "ls", "open", "makedirs", "mv", "rm_file", "rm")
 
 
 class Killed(LocalFileSystem):  # type: ignore[misc]
-    """The disk, where this process ends at an operation."""
+    """File system on disk that ends the process at an operation."""
 
     protocol = "killed"
     left = sys.maxsize
@@ -50,7 +50,7 @@ def write(path: StoragePath) -> None:
 
 
 def ends_alone(path: StoragePath, operations: int) -> bool:
-    """Writes in a process that is killed at an operation; returns whether it was not."""
+    """Writes in a process that is killed at an operation; returns whether it ended before."""
     child = os.fork()
     if child == 0:
         Killed.left = operations
@@ -60,15 +60,15 @@ def ends_alone(path: StoragePath, operations: int) -> bool:
 
 
 def main(place: Path) -> int:
-    """Returns how many writers were killed before one was not."""
+    """Returns the number of killed writers; the next one ended by itself."""
     for operations in itertools.count(1):
         path = as_path(f"killed://{place}/{operations}/m")
         assert isinstance(path, StoragePath)
         if ends_alone(path, operations):
             return operations - 1
-        found = dict(path.files_below())
-        assert PB not in found or found.items() >= WHOLE.items(), found
-        if PB not in found:
+        files = dict(path.files_below())
+        assert PB not in files or files.items() >= WHOLE.items(), files
+        if PB not in files:
             write(path)
         else:
             with contextlib.suppress(FileExistsError):
@@ -85,7 +85,7 @@ def run() -> None:
     tempfile.tempdir = str(place / "tmp")
     Path(tempfile.tempdir).mkdir()
     count = main(place)
-    # The last who wrote has removed what those before left on this disk.
-    left = os.listdir(tempfile.tempdir)
-    assert left == [], left
+    # The last writer has removed the leftovers of the others.
+    leftovers = os.listdir(tempfile.tempdir)
+    assert leftovers == [], leftovers
     print(count)

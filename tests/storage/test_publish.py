@@ -1,4 +1,4 @@
-"""Versions in storage without atomic renames, which fails, delays and forgets."""
+"""Tests versions in storage without atomic renames, which fails, delays and forgets."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def root() -> StoragePath:
 
 
 def check_whole(*allowed: list[int]) -> None:
-    """Checks which versions a reader sees, and that each has all its files."""
+    """Checks the versions that a reader sees, and that each has all its files."""
     versions = published_versions(ROOT)
     assert sorted(versions) in allowed
     for path in versions.values():
         assert isinstance(path, StoragePath)
-        found = {name for name, _ in path.files_below()}
-        assert found - {f".{PB}.partial"} == {PB, "variables/data", MANIFEST.as_posix()}
+        files = {name for name, _ in path.files_below()}
+        assert files - {f".{PB}.partial"} == {PB, "variables/data", MANIFEST.as_posix()}
         assert (path / "variables/data").read_bytes() == b"weights"
         assert (path / PB).read_bytes() == b"graph"
 
@@ -75,12 +75,12 @@ RECORD = ".versions-used-up-to-"
 
 
 def names() -> list[str]:
-    """Lists all but the records of the numbers that are used."""
+    """Lists the names in the folder, except for the records of used numbers."""
     return [name for name in root().names() if not name.startswith(RECORD)]
 
 
 def check_clean(*numbers: int, records: int | None = 1) -> None:
-    """Checks that nothing is there but these versions, and the record of the largest number."""
+    """Checks that the folder has only these versions, and the record of the largest number."""
     assert names() == sorted(map(str, numbers))
     recorded = [int(n.removeprefix(RECORD)) for n in root().names() if n.startswith(RECORD)]
     assert max(recorded) == max(numbers)
@@ -154,14 +154,14 @@ def test_what_a_dead_writer_left_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_version(ROOT, write)
-    here = _uploads.machine()
+    here = _uploads.identify_machine()
     with _uploads.stage_upload() as place:
         alive = make_claim(root() / "2", PARTIAL, place)
         (root() / "2" / "data").open("wb").close()
         assert publish_version(ROOT, write).version == 3
         assert names() == [alive.file.name, "1", "2", "3"]
         # A writer on another machine counts as dead only after some time.
-        monkeypatch.setattr(_uploads, "machine", lambda: "00000000")
+        monkeypatch.setattr(_uploads, "identify_machine", lambda: "00000000")
         assert publish_version(ROOT, write).version == 4
         assert (root() / "2" / "data").exists()
         now = time.time()
@@ -169,7 +169,7 @@ def test_what_a_dead_writer_left_is_removed(
             later.setattr(time, "time", lambda: now + 25 * 3600)
             assert publish_version(ROOT, write).version == 5
         check_clean(1, 3, 4, 5)
-        monkeypatch.setattr(_uploads, "machine", lambda: here)
+        monkeypatch.setattr(_uploads, "identify_machine", lambda: here)
         make_claim(root() / "6", PARTIAL, place)
         (root() / "6" / "data").open("wb").close()
     assert publish_version(ROOT, write).version == 6
@@ -204,7 +204,7 @@ def test_root_that_cannot_be_one() -> None:
         path.mkdir()
         (path / "data").write_text("x")
 
-    text = r"/2 is not written: readers look for its saved_model\.pb, and the writer made none"
+    text = r"/2 is not written: readers look for its saved_model\.pb, which the writer did not make"
     with pytest.raises(FileNotFoundError, match=text):
         publish_version(ROOT, without_graph)
     check_clean(1)

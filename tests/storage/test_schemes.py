@@ -1,4 +1,4 @@
-"""Paths with a scheme, through fsspec: neither TensorFlow nor JAX is here."""
+"""Tests paths with a scheme, by fsspec; neither TensorFlow nor JAX is imported."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_file_appears_whole_or_not_at_all() -> None:
             pass
     assert path.read_bytes() == b"old"
     assert path.parent.names() == ["file"]  # type: ignore[union-attr]
-    with pytest.raises(FileExistsError, match="is there and is a folder: name a file to write"):
+    with pytest.raises(FileExistsError, match="is a folder: name a file in it"):
         write_weights("memory://root", {"a": 1})
     with pytest.raises(IsADirectoryError, match=r"^memory://root is a folder: name a file$"):
         read_function("memory://root")
@@ -260,19 +260,19 @@ def test_directory_that_is_there_stays() -> None:
     path = as_path("memory://root/m")
     with whole_directory(path, has=PB) as folder:
         model(folder)
-    text = "is there already: name a new path"
+    text = "already exists: name a new path"
     with pytest.raises(FileExistsError, match=text), whole_directory(path, has=PB):
         pytest.fail("nothing is to be written")
-    text = r"is not replaced: overwrite=True needs a local path, .* publish the next version below"
+    text = r"already exists: overwrite=True needs a local path, .* publish the next version below"
     with pytest.raises(FileExistsError, match=text):
         check_free(path, overwrite=True, has=PB)
-    with pytest.raises(NotADirectoryError, match="is there already, and is not a folder"):
+    with pytest.raises(NotADirectoryError, match="already exists, and is not a folder"):
         check_free(path / PB, overwrite=False)
 
 
 def test_directory_without_its_last_file_is_not_sent() -> None:
     path = as_path("memory://root/m")
-    text = r"is not written: readers look for its saved_model\.pb, and the writer made none"
+    text = r"is not written: readers look for its saved_model\.pb, which the writer did not make"
     with contextlib.ExitStack() as stack:
         (stack.enter_context(whole_directory(path, has=PB)) / "variables").mkdir(parents=True)
         with pytest.raises(FileNotFoundError, match=text):
@@ -371,7 +371,7 @@ def test_buckets_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
     not sys.platform.startswith("linux"), reason="tells dead writers on Linux alone"
 )
 def test_killed_writers(tmp_path: Path) -> None:
-    """On the same machine, the next writer removes what one left who was killed, at once."""
+    """The next writer on the same machine removes the leftovers of a killed one at once."""
     killed = run_python("from tests.storage.killed_writers import run; run()", str(tmp_path))
     assert int(killed) > 10
 

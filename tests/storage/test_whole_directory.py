@@ -1,10 +1,12 @@
-"""A directory that appears whole or not at all."""
+"""Tests directories that appear complete or not at all."""
 
 from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,36 +17,36 @@ import pytest
 from jax2tf_bridge._utils import in_units
 
 # Private: another machine, another file system, and any kind of directory.
-from jax2tf_bridge.storage import _staging, _whole_directory
-from jax2tf_bridge.storage._whole_directory import whole_directory
+from jax2tf_bridge.storage import _disk, _files, _staging, as_path, on_disk
+from jax2tf_bridge.storage._files import whole_directory_on_disk
 from tests.saving.other_users import as_another_user, folder_for_all
 from tests.saving.saved_functions import contents
 
 
 @pytest.fixture(params=["with_exchange", "without_exchange"])
 def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs a test where two names are exchanged at once, as on Linux, and where they are not."""
+    """Runs a test with atomic exchanges of names, as on Linux, and without."""
     if request.param == "without_exchange":
         no_exchange(monkeypatch)
 
 
 def no_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_whole_directory, "_renameat2", lambda: None)
+    monkeypatch.setattr(_disk, "_renameat2", lambda: None)
 
 
 def write(path: Path, name: str = "new", *, overwrite: bool = False) -> None:
-    with whole_directory(path, overwrite=overwrite) as folder:
+    with whole_directory_on_disk(path, overwrite=overwrite) as folder:
         folder.mkdir()
         (folder / name).write_text("x")
 
 
 def write_by(path: Path, fill: Callable[[Path], object], has: str | None = None) -> None:
-    with whole_directory(path, overwrite=True, has=has) as folder:
+    with whole_directory_on_disk(path, overwrite=True, has=has) as folder:
         fill(folder)
 
 
 def leave(path: Path, fill: Callable[[Path], object]) -> Path:
-    """Makes what a process leaves that dies while it writes `path`."""
+    """Makes the leftovers of a process that died while it wrote `path`."""
     places: list[Path] = []
 
     def dies(folder: Path) -> None:
@@ -69,7 +71,7 @@ def test_it_is_new_with_the_folders_above(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("either_way")
 def test_it_replaces_what_is_there_with_leave(tmp_path: Path) -> None:
     write(tmp_path / "m", "old")
-    with pytest.raises(FileExistsError, match="is there already; overwrite=True replaces it"):
+    with pytest.raises(FileExistsError, match="already exists; overwrite=True replaces it"):
         write(tmp_path / "m")
     assert contents(tmp_path) == ["m", "m/old"]
     write(tmp_path / "m", overwrite=True)
@@ -82,14 +84,14 @@ def test_what_is_there_stays(tmp_path: Path) -> None:
     (tmp_path / "full" / "kept").write_text("x")
     before = contents(tmp_path)
     for overwrite in (False, True):
-        with pytest.raises(NotADirectoryError, match="is there already, and is not a folder"):
+        with pytest.raises(NotADirectoryError, match="already exists, and is not a folder"):
             write(tmp_path / "file", overwrite=overwrite)
     with pytest.raises(NotADirectoryError, match="is a file, not a folder"):
         write(tmp_path / "file" / "below")
     text = r"is not replaced: it has other contents, and no saved_model\.pb"
     with (
         pytest.raises(FileExistsError, match=text),
-        whole_directory(tmp_path / "full", overwrite=True, has="saved_model.pb"),
+        whole_directory_on_disk(tmp_path / "full", overwrite=True, has="saved_model.pb"),
     ):
         pytest.fail("nothing is to be written")
     assert contents(tmp_path) == before
@@ -98,14 +100,14 @@ def test_what_is_there_stays(tmp_path: Path) -> None:
 def test_current_folder_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = "cannot be replaced: name a folder within it"
-    with pytest.raises(OSError, match=text), whole_directory(Path("."), overwrite=True):
+    with pytest.raises(OSError, match=text), whole_directory_on_disk(Path("."), overwrite=True):
         pytest.fail("nothing is to be written")
     assert contents(tmp_path) == []
 
 
 def test_folder_without_the_right_to_write() -> None:
     def try_to_write(path: Path) -> None:
-        with whole_directory(path / "m"):
+        with whole_directory_on_disk(path / "m"):
             raise AssertionError("nothing is to be written")
 
     with folder_for_all() as folder:
@@ -140,7 +142,7 @@ def test_folders_above_that_others_use_stay(tmp_path: Path) -> None:
 
 
 def test_writer_that_writes_nothing(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError), whole_directory(tmp_path / "a" / "m"):
+    with pytest.raises(FileNotFoundError), whole_directory_on_disk(tmp_path / "a" / "m"):
         pass
     assert contents(tmp_path) == []
 
@@ -168,7 +170,10 @@ def test_what_comes_in_the_last_instant_stays(
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", comes_too_late)
-    with pytest.raises(OSError, match="not empty"), whole_directory(tmp_path / "m") as folder:
+    with (
+        pytest.raises(OSError, match="not empty"),
+        whole_directory_on_disk(tmp_path / "m") as folder,
+    ):
         folder.mkdir()
     assert contents(tmp_path) == ["m", "m/theirs"]
 
@@ -199,7 +204,7 @@ def test_all_is_on_the_disk_before_it_gets_its_name(
         fsync(handle)
 
     monkeypatch.setattr(os, "fsync", noted)
-    with whole_directory(tmp_path / "a" / "m") as folder:
+    with whole_directory_on_disk(tmp_path / "a" / "m") as folder:
         (folder / "variables").mkdir(parents=True)
         (folder / "variables" / "data").write_text("x")
     m = tmp_path / "a" / "m"
@@ -307,13 +312,13 @@ def test_what_a_dead_process_had_put_aside_comes_back(tmp_path: Path) -> None:
 
     leave(tmp_path / "m", fill)
     assert not (tmp_path / "m").exists()
-    with pytest.raises(FileExistsError, match="is there already"):
+    with pytest.raises(FileExistsError, match="already exists"):
         write(tmp_path / "m")
     assert contents(tmp_path) == ["m", "m/old"]
 
 
 def test_living_writers_are_left_alone(tmp_path: Path) -> None:
-    with whole_directory(tmp_path / "m", overwrite=True) as folder:
+    with whole_directory_on_disk(tmp_path / "m", overwrite=True) as folder:
         folder.mkdir()
         (folder / "first").write_text("x")
         for _ in range(2):
@@ -326,7 +331,7 @@ def test_leftovers_of_another_machine_stay_for_a_day(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(_staging, "_machine", lambda: ("0" * 8, "1" * 8))
+        elsewhere.setattr(_staging, "_identify_system", lambda: ("0" * 8, "1" * 8))
         place = leave(tmp_path / "m", lambda folder: folder.mkdir())
     write(tmp_path / "m")
     assert place.exists()
@@ -344,9 +349,9 @@ def test_leftovers_of_another_machine_stay_for_a_day(
 def test_after_a_restart_leftovers_of_the_same_machine_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = _staging._machine()
+    now = _staging._identify_system()
     with monkeypatch.context() as before:
-        before.setattr(_staging, "_machine", lambda: ("0" * 8, now[1]))
+        before.setattr(_staging, "_identify_system", lambda: ("0" * 8, now[1]))
         leave(tmp_path / "m", lambda folder: folder.mkdir())
     write(tmp_path / "m")
     assert contents(tmp_path) == ["m", "m/new"]
@@ -443,6 +448,51 @@ def test_full_disk_says_what_is_free(
     assert contents(tmp_path) == ["m", "m/old"]
 
 
+def test_the_disk_with_less_room_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of a write has no path, so a temporary file on another disk may be the cause."""
+    other = Path("/dev/shm")
+    if not other.is_dir() or other.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is no second disk")
+    room = {folder: shutil.disk_usage(folder).free for folder in (tmp_path, other)}
+    error = OSError(errno.ENOSPC, "x")
+    for folder, temporary in ((tmp_path, other), (other, tmp_path)):
+        monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+        with (
+            pytest.raises(OSError, match="No space left") as caught,
+            _disk.name_full_disk(folder),
+        ):
+            raise error
+        named = min(room, key=room.__getitem__)
+        assert caught.value.filename == str(named)
+        advice = ". Make room, or set TMPDIR to a folder on a disk with more"
+        assert str(caught.value).endswith(advice) == (named == temporary)
+    (tmp_path / "file").write_text("x")
+    below = OSError(errno.ENOSPC, "x", str(tmp_path / "file"))
+    with pytest.raises(OSError, match="No space left") as caught, _disk.name_full_disk(tmp_path):
+        raise below
+    assert caught.value.filename == str(tmp_path)
+    elsewhere = OSError(errno.ENOSPC, "x", str(other / "m"))
+    with pytest.raises(OSError, match="x") as caught, _disk.name_full_disk(Path("/")):
+        raise elsewhere
+    assert caught.value is elsewhere
+
+
+def test_copies_say_that_the_disk_is_full(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "x")
+
+    with as_path("memory://full/m").open("wb") as file:
+        file.write(b"x")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(_files, "copy_file", fails)
+    text = (
+        rf"^{tmp_path} cannot be written to \(No space left on device\): .* are free, which is not "
+        "enough. Existing files are unchanged. Make room, or set TMPDIR to a folder on a disk with"
+    )
+    with pytest.raises(OSError, match=text), on_disk(as_path("memory://full/m")):
+        pytest.fail("there is no copy")
+
+
 def test_sizes_for_people() -> None:
     sizes = [0, 999, 1000, 1_234_567, 10**9 - 1, 5 * 10**12]
     texts = ["0 bytes", "999 bytes", "1.0 kB", "1.2 MB", "1000.0 MB", "5000.0 GB"]
@@ -450,6 +500,6 @@ def test_sizes_for_people() -> None:
 
 
 def test_workplaces_are_closed_to_other_users(tmp_path: Path) -> None:
-    with whole_directory(tmp_path / "m") as folder:
+    with whole_directory_on_disk(tmp_path / "m") as folder:
         folder.mkdir()
         assert stat.S_IMODE(folder.parent.stat().st_mode) == 0o700

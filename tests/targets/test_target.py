@@ -1,4 +1,4 @@
-"""Target: the table, the choices, the errors."""
+"""Tests targets: the table of releases, the choices, the errors."""
 
 import functools
 import re
@@ -10,7 +10,7 @@ from jax2tf_bridge import Target
 from jax2tf_bridge.errors import TargetError
 
 # Only the seam asks an installed release that the table has.
-from jax2tf_bridge.targets import _target, as_target, tensorflow_releases
+from jax2tf_bridge.targets import _target, as_target, find_releases
 from jax2tf_bridge.targets._tf_compat import ask_versions
 
 
@@ -105,10 +105,10 @@ def test_xla_is_true_or_false(target: Any) -> None:
 
 
 def test_which_releases_run_a_module() -> None:
-    assert tensorflow_releases((0, 14, 24), 8)[0] == "2.15"
-    assert tensorflow_releases((0, 14, 24), 9)[0] == "2.16"
-    assert tensorflow_releases((1, 9, 1), 10) == ("2.20", "2.21", "2.22")
-    assert tensorflow_releases((9, 0, 0), 8) == ()
+    assert find_releases((0, 14, 24), 8)[0] == "2.15"
+    assert find_releases((0, 14, 24), 9)[0] == "2.16"
+    assert find_releases((1, 9, 1), 10) == ("2.20", "2.21", "2.22")
+    assert find_releases((9, 0, 0), 8) == ()
 
 
 def test_custom_calls_of_platforms() -> None:

@@ -401,7 +401,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_any_work(tmp_path: Pat
         (tmp_path / "older.onnx", signature),
         (tmp_path, {"a": signature, "b": signature}),
     ):
-        text = f"{path} is there already; overwrite=True replaces it"
+        text = f"{path} already exists; overwrite=True replaces it"
         with pytest.raises(FileExistsError, match=f"^{re.escape(text)}$"):
             save_onnx(path, signatures)
     text = f"{tmp_path} is not replaced: it has other contents, and no weights.data"

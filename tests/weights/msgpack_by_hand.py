@@ -1,4 +1,4 @@
-"""Writes msgpack byte by byte, also as no packer writes it."""
+"""Writes msgpack byte by byte, including forms that no packer writes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def uint(value: int) -> bytes:
 
 
 def text(value: str | bytes) -> bytes:
-    """Writes a str; bytes are taken as they are."""
+    """Writes a str; bytes are copied as they are."""
     data = value.encode() if isinstance(value, str) else value
     return b"\xdb" + struct.pack(">I", len(data)) + data
 
@@ -20,12 +20,12 @@ def binary(data: bytes) -> bytes:
 
 
 def sequence(*items: bytes) -> bytes:
-    """Writes an array of objects that are encoded already."""
+    """Writes an array of encoded objects."""
     return b"\xdd" + struct.pack(">I", len(items)) + b"".join(items)
 
 
 def mapping(*items: bytes) -> bytes:
-    """Writes a map of encoded keys and values, in turn."""
+    """Writes a map of alternating encoded keys and values."""
     return b"\xdf" + struct.pack(">I", len(items) // 2) + b"".join(items)
 
 
@@ -45,7 +45,7 @@ def floats(*shape: int, count: int) -> bytes:
 
 
 def numbered(*items: bytes) -> bytes:
-    """Writes a map of "0", "1" and so on, as shapes and chunks of large arrays are written."""
+    """Writes a map with the keys "0", "1" and so on, like shapes and chunks of large arrays."""
     return mapping(*(part for i, item in enumerate(items) for part in (text(str(i)), item)))
 
 

@@ -1,4 +1,4 @@
-"""jax2tf_bridge.weights needs neither JAX, Flax nor TensorFlow, and imports none of them."""
+"""Tests that jax2tf_bridge.weights imports neither JAX, Flax nor TensorFlow."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def test_current_path_is_the_same(name: str) -> None:
     for module in (ours, theirs):
 
         class Probe:
-            """Notes where it is restored."""
+            """Records the path at which it is restored."""
 
         def note(probe: Any, state: Any, module: Any = module) -> Any:
             seen.append(module.current_path())
@@ -150,7 +150,7 @@ def test_current_path_is_the_same(name: str) -> None:
 
 
 def statistics() -> dict[str, Any]:
-    """Objects of Flax's within our containers."""
+    """Flax's objects inside the bridge's containers."""
     return {
         "model": [
             Statistics(np.zeros(2, np.float32), {"x": (1, Pair(2, None))}, decay=0.5),

@@ -1,4 +1,4 @@
-"""Tests strict=True: keys, shapes and dtypes of a state must be those of the target."""
+"""Tests strict=True: a state must have the keys, shapes and dtypes of the target."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from tests.weights.trees import Pair
 
 
 def difference(target: Any, state: Any) -> str:
-    """Returns the line of strict's error about two leaves; "" if there is none."""
+    """Returns the line about two leaves in the error; "" without one."""
     try:
         restored = from_state_dict({"a": target}, {"a": state}, strict=True)
     except StateDictError as error:

@@ -1,4 +1,4 @@
-"""Tests msgpack_serialize and to_bytes: Flax's bytes, where those are right."""
+"""Tests msgpack_serialize and to_bytes: Flax's bytes, except where those are wrong."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ plain_trees = st.recursive(
     ),
     max_leaves=8,
 )
-"""Dicts and lists within each other, with keys of all kinds that msgpack has and can be sorted."""
+"""Nested dicts and lists, with keys of all types that msgpack has and that can be sorted."""
 
 
 def encoded(tree: Any, limit: int, *, sort_keys: bool = True) -> bytes:
@@ -58,7 +58,7 @@ def encoded(tree: Any, limit: int, *, sort_keys: bool = True) -> bytes:
 
 
 def flax_encoded(tree: Any, limit: int, *, in_place: bool = False) -> bytes:
-    """Lets Flax encode a tree with chunks of at most `limit` bytes."""
+    """Encodes a tree with Flax, with chunks of at most `limit` bytes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flax.serialization, "MAX_CHUNK_SIZE", limit)
         return flax.serialization.msgpack_serialize(tree, in_place)
@@ -197,11 +197,11 @@ def test_containers_of_all_lengths(count: int) -> None:
 
 
 class Complex(complex):
-    """A complex number of the user's."""
+    """Complex number of a user's type."""
 
 
 class Array(np.ndarray):
-    """An array of the user's."""
+    """Array of a user's type."""
 
 
 @pytest.mark.parametrize(
@@ -288,6 +288,6 @@ def test_the_size_is_known_before_anything_is_written() -> None:
 
 
 def test_the_floats_of_complex_numbers_are_big_endian() -> None:
-    """All numbers of msgpack are; elements of arrays are little-endian."""
+    """Numbers of msgpack are big-endian; elements of arrays are little-endian."""
     data = msgpack_serialize(1 + 2j)
     assert data == b"\xc7\x13\x02\x92\xcb" + struct.pack(">d", 1) + b"\xcb" + struct.pack(">d", 2)

@@ -41,11 +41,11 @@ Pair = namedtuple("Pair", "a b")
 
 
 class Text(str):
-    """A text of the user's."""
+    """Text of a user's type."""
 
 
 class Color(enum.IntEnum):
-    """Integers with names."""
+    """Named integers."""
 
     RED = 1
 
@@ -227,7 +227,7 @@ def test_keys_that_msgpack_cannot_hold(key: Any, text: str) -> None:
 
 @pytest.mark.parametrize("key", [np.str_("a"), (1, 2)])
 def test_keys_of_state_dicts_are_text(key: Any) -> None:
-    """Messages about such keys promise it."""
+    """Messages about such keys promise that."""
     assert msgpack_restore(to_bytes({key: 1})) == {str(key): 1}
 
 

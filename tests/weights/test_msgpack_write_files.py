@@ -222,7 +222,7 @@ def test_a_disk_that_is_full_leaves_the_old_file(tmp_path: Path) -> None:
 
 
 class Terminal(io.StringIO):
-    """A stderr on a terminal."""
+    """Terminal as stderr."""
 
     def isatty(self) -> bool:
         return True
@@ -246,7 +246,7 @@ def test_when_progress_is_shown(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("jax2tf_bridge.weights.msgpack._write._LONG", 2**20)
+    monkeypatch.setattr("jax2tf_bridge.weights.msgpack._write._MIN_PROGRESS_BYTES", 2**20)
     stderr = Terminal() if on_terminal else io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)
     # The bar is drawn from the size on that is long here.
@@ -256,7 +256,7 @@ def test_when_progress_is_shown(
 
 
 def test_progress_counts_all_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jax2tf_bridge.weights.msgpack._write._BLOCK", 1000)
+    monkeypatch.setattr("jax2tf_bridge.weights.msgpack._write._MAX_BLOCK_BYTES", 1000)
     counted = []
 
     class Bar:
@@ -309,7 +309,7 @@ on_linux = pytest.mark.skipif(
 
 @on_linux
 def test_nothing_is_copied_twice(tmp_path: Path) -> None:
-    """Trees have 64 MiB: files take pieces of one array, bytes only the result."""
+    """Trees have 64 MiB. Files need memory for pieces of one array, bytes only for the result."""
     code = """
         small = {"plain": 0, "gaps": np.zeros((4, 4)).T, "other order": np.zeros(3, ">f8")}
 

@@ -60,6 +60,13 @@ def test_what_is_no_path_is_refused_with_the_rules(path: str, fault: str) -> Non
     assert "'~1' for a '/'" in str(caught.value)
 
 
+def test_paths_are_text() -> None:
+    flat: Any = {0: 1.5}
+    text = "0 is not a path of a state dict: expected text, got int. Write it as text, such as 'par"
+    with pytest.raises(StateDictError, match=text):
+        unflatten_state(flat)
+
+
 @trees.unhurried
 @given(trees.state_dicts())
 def test_unflatten_is_the_inverse_of_flatten(state: Any) -> None:

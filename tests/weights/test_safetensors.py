@@ -34,7 +34,7 @@ PAIR = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 
 
 def write(path: Path, header: Any, data: bytes = b"", *, length: int | None = None) -> Path:
-    """Writes a file of a header, given as JSON or bytes, and the data behind it."""
+    """Writes a file with a header, passed as JSON or bytes, and data after it."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + data)
     return path

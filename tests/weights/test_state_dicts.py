@@ -1,4 +1,4 @@
-"""State dicts of dicts, lists, tuples and named tuples, and back."""
+"""Tests state dicts of dicts, lists, tuples and named tuples, and their restoration."""
 
 from collections import OrderedDict, defaultdict, namedtuple
 from types import MappingProxyType

@@ -1,4 +1,4 @@
-"""Registered types, current_path(), and jax.tree_util.Partial."""
+"""Tests registered types, current_path(), and jax.tree_util.Partial."""
 
 import sys
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from tests.weights.trees import Box, Pair
 
 
 class Meter:
-    """An object that notes where it is restored."""
+    """Object that records the path at which it is restored."""
 
     def __init__(self, value: float = 0) -> None:
         self.value, self.seen = value, ""

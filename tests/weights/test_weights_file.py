@@ -55,7 +55,7 @@ TREE: dict[str, Any] = {
 
 @pytest.fixture
 def stored(tmp_path: Path) -> Callable[[Any], Path]:
-    """Writes a file of a tree, or of bytes."""
+    """Writes a file with a tree, or with bytes."""
 
     def store(tree: Any) -> Path:
         file = tmp_path / "weights.msgpack"
@@ -249,7 +249,16 @@ def test_a_path_that_is_none_is_explained(path: Path) -> None:
             KeyError, match=r"'params/dense' is not a leaf .*has 2 leaves below it, such as"
         ):
             weights["params/dense"]
+        with pytest.raises(KeyError, match=r"no leaf 'nothing' in .*, which has 8 leaves"):
+            weights["nothing"]
         assert weights.get("nothing") is None
+
+
+def test_one_leaf_is_counted(stored: Callable[[Any], Path]) -> None:
+    with open_weights(stored({"a": {"b": 1}})) as weights:
+        with pytest.raises(KeyError, match="has 1 leaf below it, such as 'a/b'"):
+            weights["a"]
+        assert repr(weights).endswith(" of 1 leaf>")
 
 
 def test_a_file_is_printed_leaf_by_leaf(path: Path, stored: Callable[[Any], Path]) -> None:

@@ -80,15 +80,15 @@ def test_a_change_is_an_error_at_the_next_access(
 def test_a_change_while_the_structure_is_read_is_an_error(
     path: Path, change: Callable[[Path], None], mmap: bool
 ) -> None:
-    window = _sources.FileSource.window
+    read_window = _sources.FileSource.read_window
 
     def changing(source: Any, start: int) -> Any:
-        found = window(source, start)
+        window = read_window(source, start)
         if start:
             change(path)
-        return found
+        return window
 
-    with mock.patch.object(_sources.FileSource, "window", changing):
+    with mock.patch.object(_sources.FileSource, "read_window", changing):
         with pytest.raises(FileFormatError, match="changed while it was open"):
             read_weights(path, mmap=mmap)
         if change is not _rewrite:
@@ -102,14 +102,14 @@ def test_a_change_while_the_structure_is_read_is_an_error(
 def test_a_change_while_copies_are_made_is_an_error(
     path: Path, change: Callable[[Path], None]
 ) -> None:
-    fill = _sources.FileSource.fill
+    read_into = _sources.FileSource.read_into
 
     def changing(source: Any, span: Any, out: memoryview) -> None:
-        fill(source, span, out)
+        read_into(source, span, out)
         change(path)
 
     with (
-        mock.patch.object(_sources.FileSource, "fill", changing),
+        mock.patch.object(_sources.FileSource, "read_into", changing),
         pytest.raises(FileFormatError, match="changed while it was open"),
     ):
         read_weights(path, mmap=False)
@@ -120,9 +120,9 @@ def test_a_file_that_ends_early_is_an_error_even_if_nothing_else_says_so(path: P
     with _sources.FileSource(path) as source, mock.patch.object(source, "check"):
         os.truncate(path, 30_000)
         with pytest.raises(FileFormatError, match="now it ends at byte 30000"):
-            source.array(20_000, np.dtype("float64"), (5000,))
+            source.read_array(20_000, np.dtype("float64"), (5000,))
         with pytest.raises(FileFormatError, match="now it ends at byte 30000"):
-            source.content(_sources.Span(20_000, 40_000))
+            source.read_bytes(_sources.Span(20_000, 40_000))
 
 
 def test_copies_do_not_change_with_the_file(path: Path) -> None:
@@ -156,7 +156,7 @@ def test_another_name_link_or_mode_is_no_change(path: Path) -> None:
 
 
 def test_what_was_handed_out_shows_what_is_rewritten_in_place(path: Path) -> None:
-    """Documented: nothing can guard these arrays."""
+    """This is documented: these arrays cannot be protected."""
     with open_weights(path) as weights:
         array = weights["a"]
     _rewrite(path)
@@ -164,7 +164,7 @@ def test_what_was_handed_out_shows_what_is_rewritten_in_place(path: Path) -> Non
 
 
 def test_beyond_the_end_of_a_shortened_file_the_system_ends_the_process(path: Path) -> None:
-    """Documented: the process ends, but an access through the open file is an error."""
+    """This is documented: the process ends; an access through the open file is an error."""
     code = """
 import os, sys
 from jax2tf_bridge.errors import FileFormatError

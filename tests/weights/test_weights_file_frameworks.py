@@ -1,4 +1,4 @@
-"""NumPy, JAX and TensorFlow take arrays out of a mapped file, which are not aligned."""
+"""Tests that NumPy, JAX and TensorFlow accept the unaligned arrays of a mapped file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FEW = ("bool", "uint16", "bfloat16", "float32", "complex128")
 
 @pytest.fixture(params=sampled(NAMES, every=len(NAMES), keep=FEW))
 def views(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[list[np.ndarray], np.ndarray]:
-    """Yields an array at several distances from aligned addresses, and as it was written."""
+    """Yields an array at several offsets from aligned addresses, and the written array."""
     array = _array(request.param).reshape(7, 11, 13)
     path = tmp_path / "weights.msgpack"
     path.write_bytes(
@@ -81,7 +81,7 @@ def test_views_are_used_as_other_arrays(
 
 
 def test_numpy_sums_views_to_rounding(views: tuple[list[np.ndarray], np.ndarray]) -> None:
-    """NumPy sums an array that isn't aligned in pieces of a buffer, so in another order."""
+    """NumPy sums an unaligned array in buffered pieces, so in another order."""
     found, array = views
     for view in found:
         np.testing.assert_allclose(

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for trees of weights, and their comparison to the bit."""
+"""Hypothesis strategies for trees of weights, and bitwise comparisons of trees."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ _PART_OF_A_BYTE = ("int4", "uint4", "int2", "uint2")
 unhurried = settings(
     max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
-"""For tests over trees: other work on the machine is no failure."""
+"""Settings for tests over trees; a busy machine is no failure."""
 
 
 class Moments(NamedTuple):
-    """A named tuple as optimizers have them."""
+    """Named tuple like those of optimizers."""
 
     count: Any
     mean: Any
@@ -60,7 +60,7 @@ NAMED_TUPLES: tuple[type[Any], ...] = (Moments, Pair, Nothing)
 
 
 class Box:
-    """An object with one part, and a name that is not in its state."""
+    """Object with one part, and a name that its state does not have."""
 
     def __init__(self, content: Any, name: str = "box") -> None:
         self.content, self.name = content, name
@@ -74,7 +74,7 @@ register_serialization_state(Box, lambda box: {"content": to_state_dict(box.cont
 
 
 def _elements(data: bytes, dtype: np.dtype[Any], count: int) -> np.ndarray[Any, Any]:
-    """Makes `count` elements with the bits of `data`, as far as the dtype has such elements."""
+    """Makes `count` elements with the bits of `data`, if the dtype has such elements."""
     if dtype.kind == "b":
         return np.asarray(np.frombuffer(data, np.uint8, count) % 2 == 1)
     if dtype.name in _PART_OF_A_BYTE:
@@ -92,7 +92,7 @@ def _elements(data: bytes, dtype: np.dtype[Any], count: int) -> np.ndarray[Any, 
 def arrays(
     draw: st.DrawFn, dtypes: Sequence[np.dtype[Any]] = DTYPES, max_side: int = 3
 ) -> np.ndarray[Any, Any]:
-    """Arrays of every dtype and bit pattern: scalars, empty ones, Fortran order, with gaps."""
+    """Draws arrays of every dtype and bit pattern: scalars, empty, in Fortran order, with gaps."""
     dtype = draw(st.sampled_from(list(dtypes)))
     shape = tuple(draw(st.lists(st.integers(0, max_side), max_size=3)))
     count = int(np.prod(shape, dtype=np.int64))
@@ -111,12 +111,12 @@ def arrays(
 
 
 big_endian_arrays = arrays(BIG_ENDIAN_DTYPES)
-"""Arrays whose bytes are in the other order."""
+"""Arrays in the other byte order."""
 
 numpy_scalars: st.SearchStrategy[Any] = arrays().map(
     lambda array: array.reshape(-1)[0] if array.size else array.dtype.type(0)
 )
-"""Scalars of numpy, of every dtype."""
+"""NumPy scalars of every dtype."""
 
 python_scalars: st.SearchStrategy[Any] = st.one_of(
     st.booleans(),
@@ -127,7 +127,7 @@ python_scalars: st.SearchStrategy[Any] = st.one_of(
     st.binary(max_size=5),
     st.none(),
 )
-"""Values of msgpack, and complex numbers."""
+"""Values that msgpack has, and complex numbers."""
 
 leaves: st.SearchStrategy[Any] = st.one_of(arrays(), numpy_scalars, python_scalars)
 
@@ -136,17 +136,17 @@ keys: st.SearchStrategy[str] = st.one_of(
     st.text(max_size=3),
     st.sampled_from(["params", "kernel", "0", "1", "name", "fields", "values"]),
 )
-"""Keys of state dicts: also empty ones, with slashes, or as numbers."""
+"""Keys of state dicts, including empty ones, ones with slashes, and numbers."""
 
 
 def state_dicts(leaf: st.SearchStrategy[Any] = leaves, size: int = 8) -> st.SearchStrategy[Tree]:
-    """Draws nested dicts with text as keys, as to_state_dict makes them, also empty ones."""
+    """Draws nested dicts with text keys, like those of to_state_dict; some are empty."""
     nested = st.recursive(leaf, lambda inner: _dicts(keys, inner), max_leaves=size)
     return _dicts(keys, nested)
 
 
 def trees(leaf: st.SearchStrategy[Any] = leaves, size: int = 8) -> st.SearchStrategy[Tree]:
-    """Draws nested dicts, lists, tuples and named tuples, also empty, or just a leaf."""
+    """Draws nested dicts, lists, tuples and named tuples, some of them empty, or a leaf."""
     any_key = keys | st.integers(-2, 12)
 
     def containers(inner: st.SearchStrategy[Tree]) -> st.SearchStrategy[Tree]:

@@ -122,10 +122,10 @@ def _check_is_file(path: str | os.PathLike[str]) -> None:
     advice = "Pass the path of a .jaxfn file"
     if as_path(path).is_dir():
         text = f"is a folder. {advice}"
-        raise make_path_error(IsADirectoryError, errno.EISDIR, text, path)
+        raise make_path_error(errno.EISDIR, text, path)
     if not as_path(path).exists():
         text = f"does not exist. {advice}"
-        raise make_path_error(FileNotFoundError, errno.ENOENT, text, path)
+        raise make_path_error(errno.ENOENT, text, path)
 
 
 def _choose_name(name: str | None, default: str) -> str:

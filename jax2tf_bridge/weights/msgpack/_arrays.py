@@ -37,18 +37,18 @@ def host_array(array: Any) -> np.ndarray[Any, Any]:
     devices = array.devices()
     if len(devices) == 1:
         (device,) = devices
-        return np.asarray(array) if device.platform == "cpu" else _on_cpu(array)
+        return np.asarray(array) if device.platform == "cpu" else _copy_to_cpu(array)
     shards = array.addressable_shards
     if array.is_fully_replicated:
-        return _on_cpu(shards[0].data)
+        return _copy_to_cpu(shards[0].data)
     whole = np.empty(array.shape, array.dtype)
     for shard in shards:
         if shard.replica_id == 0:
-            whole[shard.index] = _on_cpu(shard.data)
+            whole[shard.index] = _copy_to_cpu(shard.data)
     return whole
 
 
-def _on_cpu(array: Any) -> np.ndarray[Any, Any]:
+def _copy_to_cpu(array: Any) -> np.ndarray[Any, Any]:
     """Returns the elements of an array on one device."""
     jax: Any = sys.modules["jax"]
     (device,) = array.devices()
@@ -97,7 +97,7 @@ def _bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
-def without_tensorflow(tree: Any) -> Any:
+def replace_tensors(tree: Any) -> Any:
     """Replaces variables and tensors by arrays, and TensorFlow's containers by Python's.
 
     Arrays share the memory of TensorFlow's variables on the CPU. A flat mapping from paths to
@@ -107,7 +107,7 @@ def without_tensorflow(tree: Any) -> Any:
     tf = sys.modules.get("tensorflow")
     if not hasattr(tf, "Variable") or not hasattr(tf, "Tensor"):
         return tree
-    plain = _plain(tree, tf, 0)
+    plain = _replace_below(tree, tf, 0)
     is_flat_state = isinstance(plain, dict) and is_flat(plain)
     if is_flat_state and any(_is_tensor(value, tf) for value in tree.values()):
         return unflatten_state(plain)
@@ -120,7 +120,7 @@ def _is_tensor(value: object, tf: Any) -> bool:
     return isinstance(value, (tf.Variable, tf.Tensor, variable))
 
 
-def _plain(value: Any, tf: Any, depth: int) -> Any:
+def _replace_below(value: Any, tf: Any, depth: int) -> Any:
     if _is_tensor(value, tf):
         return np.asarray(tf.convert_to_tensor(value))
     kind = type(value)
@@ -129,9 +129,9 @@ def _plain(value: Any, tf: Any, depth: int) -> Any:
     if depth > _MAX_DEPTH:
         return value
     if kind is dict or (is_wrapper and isinstance(value, Mapping)):
-        return {key: _plain(child, tf, depth + 1) for key, child in value.items()}
+        return {key: _replace_below(child, tf, depth + 1) for key, child in value.items()}
     if kind is list or (is_wrapper and isinstance(value, list)):
-        return [_plain(child, tf, depth + 1) for child in value]
+        return [_replace_below(child, tf, depth + 1) for child in value]
     if kind is tuple or (is_wrapper and isinstance(value, tuple)):
-        return tuple(_plain(child, tf, depth + 1) for child in value)
+        return tuple(_replace_below(child, tf, depth + 1) for child in value)
     return value

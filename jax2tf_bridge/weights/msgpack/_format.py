@@ -91,16 +91,16 @@ def _iter_headers() -> Iterator[MsgpackHeader]:
     yield MsgpackHeader(VALUE, False)
     yield MsgpackHeader(VALUE, True)
     for kind, codes in ((BIN, "BHI"), (EXTENSION, "BHI"), (VALUE, "fdBHIQbhiq")):
-        yield from _with_argument(kind, codes)
+        yield from _iter_headers_with_argument(kind, codes)
     for length in (1, 2, 4, 8, 16):
         yield MsgpackHeader(EXTENSION, length)
     for kind, codes in ((STR, "BHI"), (ARRAY, "HI"), (MAP, "HI")):
-        yield from _with_argument(kind, codes)
+        yield from _iter_headers_with_argument(kind, codes)
     for byte in range(-0x20, 0):
         yield MsgpackHeader(VALUE, byte)
 
 
-def _with_argument(kind: int, codes: str) -> Iterator[MsgpackHeader]:
+def _iter_headers_with_argument(kind: int, codes: str) -> Iterator[MsgpackHeader]:
     for code in codes:
         packed = struct.Struct(f">{code}")
         yield MsgpackHeader(kind, None, packed.unpack_from, packed.size)
@@ -128,13 +128,13 @@ def read_header(data: bytes, at: int, end: int, base: int = 0) -> tuple[int, Any
     at += 1
     if unpack is not None:
         if at + width > end:
-            raise cut_short(base + at, width, end - at)
+            raise make_end_fault(base + at, width, end - at)
         (argument,) = unpack(data, at)
         at += width
     return kind, argument, at
 
 
-def cut_short(at: int, needed: int, left: int) -> Fault:
+def make_end_fault(at: int, needed: int, left: int) -> Fault:
     return Fault(at, f"{needed} more bytes", f"{left} until the end")
 
 
@@ -149,7 +149,7 @@ def describe_header(kind: int, argument: Any) -> str:
     return f"{KINDS[kind]} of {argument}"
 
 
-def binary_header(size: int) -> bytes:
+def make_binary_header(size: int) -> bytes:
     if size < 2**8:
         return struct.pack(">BB", 0xC4, size)
     if size < 2**16:
@@ -160,7 +160,7 @@ def binary_header(size: int) -> bytes:
 _FIXED_SIZES = {1: 0xD4, 2: 0xD5, 4: 0xD6, 8: 0xD7, 16: 0xD8}
 
 
-def extension_header(code: int, size: int) -> bytes:
+def make_extension_header(code: int, size: int) -> bytes:
     if size in _FIXED_SIZES:
         return struct.pack(">Bb", _FIXED_SIZES[size], code)
     if size < 2**8:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from jax2tf_bridge.weights._sources import view
+from jax2tf_bridge.weights._sources import view_array
 from jax2tf_bridge.weights._stored import StoredArray
 from jax2tf_bridge.weights.msgpack._format import ARRAY_CODE, CHUNKED_KEY, SCALAR_CODE
 
@@ -92,7 +92,7 @@ class QuickReader:
         start = self._data.find(content, self._at)
         self._at = start + size
         dtype, shape = known
-        array = view(self._data, start + body, dtype, shape)
+        array = view_array(self._data, start + body, dtype, shape)
         return array if code == ARRAY_CODE else array[()]
 
     def _check_extension(

@@ -41,8 +41,8 @@ from jax2tf_bridge.weights.msgpack._format import (
     UNUSED,
     VALUE,
     Fault,
-    cut_short,
     describe_header,
+    make_end_fault,
     read_header,
 )
 from jax2tf_bridge.weights.msgpack._quick_read import NotOrdinary, QuickReader
@@ -109,7 +109,7 @@ class MsgpackContents:
         Raises:
           FileFormatError: the bytes are damaged.
         """
-        whole = self._source.whole()
+        whole = self._source.get_whole()
         if whole is not None:
             try:
                 return QuickReader(whole, _describe_array).tree()
@@ -186,7 +186,7 @@ def _read_structure(source: ByteSource) -> tuple[list[Any], list[tuple[Any, Any]
 def _read(source: ByteSource, stored: list[tuple[Any, Any]], stack: list[_ReadFrame]) -> int:
     """Reads one object into the only frame on the stack; returns the offset of its end."""
     size = source.size
-    base, data = source.window(0)
+    base, data = source.read_window(0)
     # Before the end of a window that is not the last one, the next window is read.
     safe = size if base + len(data) == size else base + len(data) - HEADER_ROOM
     at = 0
@@ -199,7 +199,7 @@ def _read(source: ByteSource, stored: list[tuple[Any, Any]], stack: list[_ReadFr
             frame = stack[-1]
         else:
             if at > safe:
-                base, data = source.window(at)
+                base, data = source.read_window(at)
                 safe = size if base + len(data) == size else base + len(data) - HEADER_ROOM
             if at >= size:
                 raise Fault(at, "a msgpack object", "the end")
@@ -209,7 +209,7 @@ def _read(source: ByteSource, stored: list[tuple[Any, Any]], stack: list[_ReadFr
             at += 1
             if unpack is not None:
                 if at + width > size:
-                    raise cut_short(at, width, size - at)
+                    raise make_end_fault(at, width, size - at)
                 (value,) = unpack(data, at - base)
                 at += width
             if kind != VALUE:
@@ -218,13 +218,13 @@ def _read(source: ByteSource, stored: list[tuple[Any, Any]], stack: list[_ReadFr
                     continue
                 start, at = at, at + value + (kind == EXTENSION)
                 if at > size:
-                    raise cut_short(start, at - start, size - start)
+                    raise make_end_fault(start, at - start, size - start)
                 if kind == EXTENSION:
                     value = _read_extension(source, Window(base, data), start, value)
                 elif at <= base + len(data):
                     value = data[start - base : at - base]
                 else:
-                    value = source.content(Span(start, value))
+                    value = source.read_bytes(Span(start, value))
                 if kind == STR:
                     value = _decode_text(value, start)
         items = frame.items
@@ -322,12 +322,12 @@ def _read_extension(source: ByteSource, window: Window, code_at: int, size: int)
     from msgpack import ExtType
 
     if code < 0x80:
-        return StoredValue(ExtType(code, source.content(Span(start, size))))
+        return StoredValue(ExtType(code, source.read_bytes(Span(start, size))))
     if code - 0x100 != _TIMESTAMP:
         raise Fault(code_at, "an extension of code -1 or 0 to 127", f"code {code - 0x100}")
     if size not in (4, 8, 12):
         raise Fault(code_at, "a timestamp of 4, 8 or 12 bytes", str(size))
-    return _read_timestamp(source.content(Span(start, size)), start)
+    return _read_timestamp(source.read_bytes(Span(start, size)), start)
 
 
 def _describe_array(code: int, content: bytes) -> StoredArray | None:
@@ -344,7 +344,7 @@ def _read_array(
     """Checks the array (shape, dtype's name, elements) in the bytes from `start` to `end`."""
     base, data = window
     last = min(end - base, len(data))
-    at = _open_array(data, start - base, last, base, 3, "an array's shape, dtype, data")
+    at = _read_array_header(data, start - base, last, base, 3, "an array's shape, dtype, data")
     shape, at = _read_shape(data, at, last, base)
     if is_scalar and shape:
         raise Fault(base + at, "() as the shape of a scalar", f"{shape}"[:80])
@@ -390,7 +390,7 @@ def _read_dtype(
     if length > _MAX_NAME_LENGTH:
         raise Fault(base + at, "the name of a dtype", f"{length} bytes")
     if start + length > last:
-        raise cut_short(base + start, length, last - start)
+        raise make_end_fault(base + start, length, last - start)
     name = data[start : start + length].decode("ascii", "backslashreplace")
     dtype_or_text = read_dtype(name, file)
     if isinstance(dtype_or_text, str):
@@ -401,7 +401,7 @@ def _read_dtype(
 def _read_complex(window: Window, start: int, end: int) -> complex:
     base, data = window
     last = min(end - base, len(data))
-    at = _open_array(data, start - base, last, base, 2, "a complex number's two parts")
+    at = _read_array_header(data, start - base, last, base, 2, "a complex number's two parts")
     parts = []
     for _ in range(2):
         kind, value, after = read_header(data, at, last, base)
@@ -414,7 +414,7 @@ def _read_complex(window: Window, start: int, end: int) -> complex:
     return complex(*parts)
 
 
-def _open_array(data: bytes, at: int, last: int, base: int, count: int, name: str) -> int:
+def _read_array_header(data: bytes, at: int, last: int, base: int, count: int, name: str) -> int:
     """Reads the header of an array of msgpack of this length; returns the offset after it."""
     kind, length, after = read_header(data, at, last, base)
     if (kind, length) != (ARRAY, count):
@@ -445,13 +445,13 @@ def _join_chunks(items: dict[Any, Any], at: int) -> StoredArray:
         keys = ", ".join(f"{key!r:.40}" for key in list(items)[:5])
         expected_keys = f"the keys {CHUNKED_KEY!r} (True), {SHAPE_KEY!r} and {CHUNKS_KEY!r}"
         raise Fault(at, f"{expected_keys}, which belong to an array in chunks", f"{keys:.200}")
-    shape = _order_by_index(items[SHAPE_KEY], at, "the shape of an array in chunks")
+    shape = _sort_by_index(items[SHAPE_KEY], at, "the shape of an array in chunks")
     if len(shape) > MAX_RANK:
         raise Fault(at, f"a shape of at most {MAX_RANK} dimensions", f"{len(shape)}")
     for size in shape:
         if type(size) is not int or size < 0:
             raise Fault(at, "a size in the shape of an array in chunks, 0 or more", f"{size!r:.80}")
-    chunks = _order_by_index(items[CHUNKS_KEY], at, "the chunks of an array")
+    chunks = _sort_by_index(items[CHUNKS_KEY], at, "the chunks of an array")
     if not chunks:
         raise Fault(at, "one chunk of an array or more", "none")
     for chunk in chunks:
@@ -461,10 +461,10 @@ def _join_chunks(items: dict[Any, Any], at: int) -> StoredArray:
         if chunk.dtype != chunks[0].dtype:
             raise Fault(at, f"chunks of one dtype, {chunks[0].dtype.name}", chunk.dtype.name)
     dtype = chunks[0].dtype
-    count, held = prod(shape), sum(chunk.shape[0] for chunk in chunks)
+    count, total = prod(shape), sum(chunk.shape[0] for chunk in chunks)
     _check_size(shape, dtype, at)
-    if count != held:
-        raise Fault(at, f"{count} elements for an array of shape {shape}", f"{held}")
+    if count != total:
+        raise Fault(at, f"{count} elements for an array of shape {shape}", f"{total}")
     spans = tuple(Span(chunk.start, chunk.shape[0] * dtype.itemsize) for chunk in chunks)
     return StoredArray(spans[0].start, dtype, shape, chunks=spans)
 
@@ -476,7 +476,7 @@ def _check_size(shape: tuple[int, ...], dtype: np.dtype[Any], at: int) -> None:
         raise Fault(at, f"at most {MAX_BYTES} bytes", f"an array of shape {shown}")
 
 
-def _order_by_index(items: Any, at: int, name: str) -> tuple[Any, ...]:
+def _sort_by_index(items: Any, at: int, name: str) -> tuple[Any, ...]:
     """Returns the values of a map with the keys "0", "1" and so on, in this order."""
     if not isinstance(items, dict):
         raise Fault(at, f"{name}: a map", _describe_value(items))
@@ -498,7 +498,7 @@ def _make_error(source: ByteSource, fault: Fault, stack: list[_ReadFrame]) -> Fi
     if len(path) > _MAX_PATH_LENGTH:
         path = f"{path[: _MAX_PATH_LENGTH // 2]}...{path[-_MAX_PATH_LENGTH // 2 :]}"
     where = f"byte {fault.at}" + (f", in {path}" if path else "")
-    known = guess_format(source.window(0).data[:16])
+    known = guess_format(source.read_window(0).data[:16])
     likely = f"The bytes seem to be {known}." if known else _DAMAGED
     return FileFormatError(
         f"{_name_source(source)} cannot be read as weights in msgpack: {where}: expected "

@@ -27,16 +27,16 @@ from jax2tf_bridge.weights.msgpack._arrays import (
     byte_blocks,
     host_array,
     is_jax_array,
-    without_tensorflow,
+    replace_tensors,
 )
-from jax2tf_bridge.weights.msgpack._format import binary_header, extension_header
+from jax2tf_bridge.weights.msgpack._format import make_binary_header, make_extension_header
 
 Block: TypeAlias = bytes | memoryview
 
-_LONG = 2**28
+_MIN_PROGRESS_BYTES = 2**28
 """Minimum size in bytes for a progress bar."""
 
-_BLOCK = 2**26
+_MAX_BLOCK_BYTES = 2**26
 """Maximum size of a block in bytes, so that a progress bar moves within a large array."""
 
 _MAX_CACHED_KEYS = 4096
@@ -125,8 +125,8 @@ def write_weights(
             "jax2tf_bridge.weights.flatten_state(jax2tf_bridge.weights.to_state_dict(target))"
             ".items()}, path)."
         )
-    encoded = encode(to_state_dict(without_tensorflow(target)), sort_keys=False)
-    show = False if progress is None and encoded.size < _LONG else progress
+    encoded = encode(to_state_dict(replace_tensors(target)), sort_keys=False)
+    show = False if progress is None and encoded.size < _MIN_PROGRESS_BYTES else progress
     label = f"writing {os.path.basename(name)}"
     with (
         replace_file_at(path, bytes_of="to_bytes") as file,
@@ -137,15 +137,15 @@ def write_weights(
             advance(len(block))
 
 
-class _ContainerPlace(NamedTuple):
-    """Path of a container, and a key in it, for messages."""
+class _LeafPlace(NamedTuple):
+    """Keys of a container's path, and the key of a leaf in it, for messages."""
 
     around: tuple[Any, ...]
     key: Any
 
     def __str__(self) -> str:
         keys = self.around if self.key is _NO_KEY else (*self.around, self.key)
-        return _write_errors.place(keys)
+        return _write_errors.describe_place(keys)
 
 
 _NO_KEY = object()
@@ -192,9 +192,7 @@ class EncodedTree:
         for header, value, size, around, key in leaves:
             is_chunked = type(value) is _Chunked
             array, later = value if is_chunked else (value, ())
-            yield from _iter_leaf_blocks(
-                array, ((header, size), *later), _ContainerPlace(around, key)
-            )
+            yield from _iter_leaf_blocks(array, ((header, size), *later), _LeafPlace(around, key))
         yield self.end
 
     def join_bytes(self) -> bytes:
@@ -232,7 +230,7 @@ class EncodedTree:
 
 
 def _iter_leaf_blocks(
-    value: Any, chunks: Sequence[tuple[bytes, int]], place: _ContainerPlace
+    value: Any, chunks: Sequence[tuple[bytes, int]], place: _LeafPlace
 ) -> Iterator[Block]:
     rest = _iter_elements(value, place)
     left = memoryview(b"")
@@ -247,13 +245,13 @@ def _iter_leaf_blocks(
                     "does not change. Nothing was written; write a copy, or write before it is "
                     "resized."
                 )
-            block = left[: min(size, _BLOCK)]
+            block = left[: min(size, _MAX_BLOCK_BYTES)]
             yield block
             size -= len(block)
             left = left[len(block) :]
 
 
-def _iter_elements(value: Any, place: _ContainerPlace) -> Iterator[memoryview]:
+def _iter_elements(value: Any, place: _LeafPlace) -> Iterator[memoryview]:
     if type(value) in _BINARY:
         yield memoryview(value).cast("B")
         return
@@ -285,7 +283,7 @@ def encode(
     return _Encoder(sort_keys, max_chunk_size).encode(tree)
 
 
-class _Entered(NamedTuple):
+class _OpenContainer(NamedTuple):
     """Dict or list on the stack, with an iterator over its remaining items."""
 
     container: dict[Any, Any] | list[Any]
@@ -303,7 +301,7 @@ class _Encoder:
     packer: Any = field(default_factory=lambda: msgpack.Packer(strict_types=True))
     encoded: EncodedTree = field(default_factory=EncodedTree)
     pending: bytearray = field(default_factory=bytearray)
-    entered: list[_Entered] = field(default_factory=list)
+    entered: list[_OpenContainer] = field(default_factory=list)
     item_key: Any = _NO_KEY
     """Key of the current item in the innermost container."""
     inside: set[int] = field(default_factory=set)
@@ -317,21 +315,21 @@ class _Encoder:
         default_factory=dict
     )
     """Encoded bytes before the elements, and the size of the elements, by shape and dtype."""
-    written_keys: dict[str, bytes] = field(default_factory=dict)
+    key_cache: dict[str, bytes] = field(default_factory=dict)
     """Cache of encoded keys, because most layers have parameters of the same names."""
 
     def encode(self, tree: object) -> EncodedTree:
         # A loop, because the caller may have used up the recursion limit.
-        self.value(tree, only_dicts=True)
+        self.write_value(tree, only_dicts=True)
         while self.entered:
             top = self.entered[-1]
             has_keys = isinstance(top.container, dict)
             for key, value in top.items:
                 if has_keys:
                     self.item_key = _NO_KEY
-                    written = self.written_keys.get(key) if type(key) is str else None
+                    written = self.key_cache.get(key) if type(key) is str else None
                     if written is None:
-                        self.key(key)
+                        self.write_key(key)
                     else:
                         self.pending += written
                 self.item_key = key
@@ -340,7 +338,7 @@ class _Encoder:
                     (kind is np.ndarray and self.write_known_array(value))
                     or (kind in self.jax_types and self.write_known_jax_array(value))
                 ):
-                    self.value(value, only_dicts=top.only_dicts)
+                    self.write_value(value, only_dicts=top.only_dicts)
                     if self.entered[-1] is not top:
                         break
             else:
@@ -350,16 +348,16 @@ class _Encoder:
         self.encoded.size += len(self.encoded.end)
         return self.encoded
 
-    def value(self, value: Any, *, only_dicts: bool) -> None:
+    def write_value(self, value: Any, *, only_dicts: bool) -> None:
         kind = type(value)
         if kind is dict or kind is list:
             self.enter(value, only_dicts=only_dicts)
         elif isinstance(value, np.ndarray) or self.is_jax_array(value):
-            self.array(value, chunked=only_dicts)
+            self.write_array(value, chunked=only_dicts)
         elif kind in _BINARY:
-            self.binary(value)
+            self.write_binary(value)
         else:
-            self.pending += self.scalar(value, self.place)
+            self.pending += self.encode_scalar(value, self.describe_place)
 
     def is_jax_array(self, value: Any) -> bool:
         # The check of a JAX array is slow, so its result is cached by type.
@@ -371,45 +369,47 @@ class _Encoder:
             self.jax_types.add(type(value))
         return True
 
-    def key(self, key: Any) -> None:
+    def write_key(self, key: Any) -> None:
         if isinstance(key, str) and key == _format.CHUNKED_KEY:
-            raise self.error(
+            raise self.make_error(
                 f"is a dict with the key {key!r}, which marks arrays in chunks for readers: "
                 "expected other keys. Rename it, or write the array itself."
             )
         if type(key) in _BINARY:
             self.pending += self.packer.pack(key)
             return
-        written = self.scalar(key, lambda: _write_errors.key_place(key, self.place()))
-        if type(key) is str and len(self.written_keys) < _MAX_CACHED_KEYS:
-            self.written_keys[key] = written
+        written = self.encode_scalar(
+            key, lambda: _write_errors.describe_key_place(key, self.describe_place())
+        )
+        if type(key) is str and len(self.key_cache) < _MAX_CACHED_KEYS:
+            self.key_cache[key] = written
         self.pending += written
 
-    def scalar(self, value: Any, place: Any) -> bytes:
+    def encode_scalar(self, value: Any, place: Any) -> bytes:
         if type(value) in _PLAIN:
             try:
                 packed: bytes = self.packer.pack(value)
             except (ValueError, OverflowError) as e:
-                raise _write_errors.out_of_range(place(), value, e) from e
+                raise _write_errors.make_range_error(place(), value, e) from e
             return packed
         if isinstance(value, np.generic):
             array = np.asarray(value)
-            prelude = self.prelude(array, (), array.nbytes, place)
+            prelude = self.encode_prelude(array, (), array.nbytes, place)
             content = b"".join([prelude, *byte_blocks(array)])
-            return extension_header(_format.SCALAR_CODE, len(content)) + content
+            return make_extension_header(_format.SCALAR_CODE, len(content)) + content
         if isinstance(value, complex):
             content = b"\x92\xcb%b\xcb%b" % (
                 struct.pack(">d", value.real),
                 struct.pack(">d", value.imag),
             )
-            return extension_header(_format.COMPLEX_CODE, len(content)) + content
+            return make_extension_header(_format.COMPLEX_CODE, len(content)) + content
         if type(value) is msgpack.ExtType and value.code not in _format.CODES:
             return bytes(self.packer.pack(value))
-        raise _write_errors.unsupported_type(place(), value)
+        raise _write_errors.make_type_error(place(), value)
 
     def enter(self, value: dict[Any, Any] | list[Any], *, only_dicts: bool) -> None:
         if id(value) in self.inside:
-            raise self.error("contains itself: expected a tree. Remove the cycle.")
+            raise self.make_error("contains itself: expected a tree. Remove the cycle.")
         self.check_depth(1)
         items: Any
         if isinstance(value, dict):
@@ -420,7 +420,7 @@ class _Encoder:
                     items = zip(keys, map(value.__getitem__, keys), strict=True)
                 except TypeError as e:
                     kinds = ", ".join(sorted({type(key).__name__ for key in value}))
-                    raise self.error(
+                    raise self.make_error(
                         f"is a dict with keys that have no order, of the types {kinds}: expected "
                         "keys that can be sorted. Use one type, or in_place=True, which keeps the "
                         "dict's order."
@@ -431,30 +431,30 @@ class _Encoder:
             self.pending += self.packer.pack_array_header(len(value))
         self.inside.add(id(value))
         only_dicts = only_dicts and isinstance(value, dict)
-        self.entered.append(_Entered(value, items, only_dicts, self.keys()))
+        self.entered.append(_OpenContainer(value, items, only_dicts, self.list_keys()))
         self.item_key = _NO_KEY
 
     def check_depth(self, more: int) -> None:
         if len(self.entered) + more > _format.MAX_DEPTH:
-            raise self.error(
+            raise self.make_error(
                 f"is more than {_format.MAX_DEPTH} dicts and lists deep: expected no more, since "
                 "readers of msgpack take no more. Flatten it: flatten_state makes one dict of "
                 "paths."
             )
 
-    def binary(self, value: bytes | bytearray | memoryview) -> None:
+    def write_binary(self, value: bytes | bytearray | memoryview) -> None:
         view = memoryview(value)
         if not view.c_contiguous:
-            raise self.error(
+            raise self.make_error(
                 "is a memoryview that is not contiguous: expected one that is. Write bytes(x)."
             )
         if view.nbytes > _format.MAX_ITEM_SIZE:
-            raise self.error(
+            raise self.make_error(
                 f"has {view.nbytes} bytes: expected at most {_format.MAX_ITEM_SIZE}, msgpack's "
                 "limit. Write it as a numpy.uint8 array in a dict: that is written in chunks."
             )
-        self.pending += binary_header(view.nbytes)
-        self.leaf(value, self.take_bytes(), view.nbytes)
+        self.pending += make_binary_header(view.nbytes)
+        self.add_leaf(value, self.take_bytes(), view.nbytes)
 
     def write_known_array(self, value: Any) -> bool:
         """Writes an array if its headers are cached; returns whether they were."""
@@ -463,7 +463,7 @@ class _Encoder:
             return False
         header, size = cached
         self.pending += header
-        self.leaf(value, self.take_bytes(), size)
+        self.add_leaf(value, self.take_bytes(), size)
         return True
 
     def write_known_jax_array(self, value: Any) -> bool:
@@ -471,8 +471,8 @@ class _Encoder:
         is_known = id(value.sharding) in self.shardings and not value.is_deleted()
         return is_known and self.write_known_array(value)
 
-    def array(self, value: Any, *, chunked: bool) -> None:
-        _write_errors.check_array(self.place, value)
+    def write_array(self, value: Any, *, chunked: bool) -> None:
+        _write_errors.check_array(self.describe_place, value)
         if type(value) in self.jax_types:
             self.shardings[id(value.sharding)] = value.sharding
         if self.write_known_array(value):
@@ -481,14 +481,14 @@ class _Encoder:
         size = value.size * itemsize
         if size <= self.max_chunk_size:
             before = self.take_bytes()
-            self.array_headers(value, shape, size)
+            self.write_array_headers(value, shape, size)
             self.headers[shape, value.dtype] = (self.take_bytes(), size)
             self.pending += before
             self.write_known_array(value)
             return
         if not chunked:
-            self.array_headers(value, shape, size)
-            self.leaf(value, self.take_bytes(), size)
+            self.write_array_headers(value, shape, size)
+            self.add_leaf(value, self.take_bytes(), size)
             return
         self.check_depth(2)
         self.pending += self.packer.pack_map_header(3)
@@ -502,45 +502,45 @@ class _Encoder:
         for i, start in enumerate(starts):
             self.pack(str(i))
             elements = min(count, value.size - start)
-            self.array_headers(value, (elements,), elements * itemsize)
+            self.write_array_headers(value, (elements,), elements * itemsize)
             chunks.append((self.take_bytes(), elements * itemsize))
         (header, size), *later = chunks
-        self.leaf(_Chunked(value, tuple(later)), header, size)
+        self.add_leaf(_Chunked(value, tuple(later)), header, size)
         self.encoded.size += sum(len(header) + size for header, size in later)
 
-    def array_headers(self, array: Any, shape: tuple[int, ...], size: int) -> None:
-        prelude = self.prelude(array, shape, size, self.place)
+    def write_array_headers(self, array: Any, shape: tuple[int, ...], size: int) -> None:
+        prelude = self.encode_prelude(array, shape, size, self.describe_place)
         if len(prelude) + size > _format.MAX_ITEM_SIZE:
-            raise self.error(
+            raise self.make_error(
                 f"is an array of {size} bytes within a list: expected at most 4 GiB, since only "
                 "arrays in dicts are written in chunks. Use a dict for the list, or use to_bytes "
                 "or write_weights, which write lists as dicts."
             )
-        self.pending += extension_header(_format.ARRAY_CODE, len(prelude) + size)
+        self.pending += make_extension_header(_format.ARRAY_CODE, len(prelude) + size)
         self.pending += prelude
 
-    def prelude(self, array: Any, shape: tuple[int, ...], size: int, place: Any) -> bytes:
+    def encode_prelude(self, array: Any, shape: tuple[int, ...], size: int, place: Any) -> bytes:
         """Encodes the part of an extension's content before the elements."""
-        name = self.dtype_name(array.dtype)
+        name = self.find_dtype_name(array.dtype)
         if name is None:
-            raise _write_errors.unsupported_dtype(place(), array)
+            raise _write_errors.make_dtype_error(place(), array)
         parts = [
             self.packer.pack_array_header(3),
             self.packer.pack(list(shape)),
             self.packer.pack(name),
-            binary_header(size),
+            make_binary_header(size),
         ]
         return b"".join(parts)
 
-    def dtype_name(self, dtype: np.dtype[Any]) -> str | None:
+    def find_dtype_name(self, dtype: np.dtype[Any]) -> str | None:
         """Returns the name of a dtype for readers; None if readers do not support it."""
         if dtype not in self.dtypes:
             try:
-                readable = read_dtype(dtype.name, None)
+                read_back = read_dtype(dtype.name, None)
             except MissingDependencyError:
-                readable = ""
-            known = isinstance(readable, np.dtype) and readable == dtype.newbyteorder("=")
-            self.dtypes[dtype] = dtype.name if known else None
+                read_back = ""
+            is_readable = isinstance(read_back, np.dtype) and read_back == dtype.newbyteorder("=")
+            self.dtypes[dtype] = dtype.name if is_readable else None
         return self.dtypes[dtype]
 
     def pack(self, *values: object) -> None:
@@ -553,7 +553,7 @@ class _Encoder:
         self.pending.clear()
         return pending
 
-    def leaf(self, value: Any, header: bytes, size: int) -> None:
+    def add_leaf(self, value: Any, header: bytes, size: int) -> None:
         encoded = self.encoded
         encoded.headers.append(header)
         encoded.values.append(value)
@@ -562,13 +562,13 @@ class _Encoder:
         encoded.keys.append(self.item_key)
         encoded.size += len(header) + size
 
-    def keys(self) -> tuple[Any, ...]:
+    def list_keys(self) -> tuple[Any, ...]:
         """Returns the keys of the current item's path, or of the container's before its items."""
         around = self.entered[-1].keys if self.entered else ()
         return around if self.item_key is _NO_KEY else (*around, self.item_key)
 
-    def place(self) -> str:
-        return _write_errors.place(self.keys())
+    def describe_place(self) -> str:
+        return _write_errors.describe_place(self.list_keys())
 
-    def error(self, text: str) -> SerializationError:
-        return SerializationError(f"{self.place()} {text}")
+    def make_error(self, text: str) -> SerializationError:
+        return SerializationError(f"{self.describe_place()} {text}")

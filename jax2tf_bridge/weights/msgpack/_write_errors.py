@@ -14,17 +14,17 @@ from jax2tf_bridge.weights._paths import join_path
 from jax2tf_bridge.weights.msgpack import _format
 from jax2tf_bridge.weights.msgpack._arrays import is_jax_array
 
-_HELD = (
+_EXPECTED = (
     "expected dict, list, str, bytes, bool, int, float, complex, None, or arrays and scalars of "
     "NumPy or JAX"
 )
 _ROOT = "The tree"
 
 
-def place(keys: Sequence[Any]) -> str:
+def describe_place(keys: Sequence[Any]) -> str:
     """Names the place at these keys, as the start of a sentence.
 
-    >>> place(["params", "layers", 0]), place([])
+    >>> describe_place(["params", "layers", 0]), describe_place([])
     ('params/layers/0', 'The tree')
     """
     if not keys:
@@ -33,12 +33,12 @@ def place(keys: Sequence[Any]) -> str:
     return path if len(path) <= 200 else f"{path[:100]}...{path[-97:]}"
 
 
-def key_place(key: Any, around: str) -> str:
+def describe_key_place(key: Any, around: str) -> str:
     """Names the place of a dict's key; `around` is the dict's place."""
     return f"The key {key!r:.80} of {'the tree' if around == _ROOT else around}"
 
 
-def unsupported_type(place: str, value: Any) -> SerializationError:
+def make_type_error(place: str, value: Any) -> SerializationError:
     kind = type(value)
     if kind is msgpack.ExtType:
         return SerializationError(
@@ -65,10 +65,10 @@ def unsupported_type(place: str, value: Any) -> SerializationError:
             "Convert it, or register its type with register_serialization_state and use to_bytes "
             "or write_weights."
         )
-    return SerializationError(f"{place} has the type {name}: {_HELD}. {fix}")
+    return SerializationError(f"{place} has the type {name}: {_EXPECTED}. {fix}")
 
 
-def out_of_range(place: str, value: Any, error: Exception) -> SerializationError:
+def make_range_error(place: str, value: Any, error: Exception) -> SerializationError:
     """Makes an error for a value outside of msgpack's range."""
     if isinstance(value, int):
         return SerializationError(
@@ -129,7 +129,7 @@ def _problem_of_jax_array(array: Any) -> str | None:
     return None
 
 
-def unsupported_dtype(place: str, array: Any) -> SerializationError:
+def make_dtype_error(place: str, array: Any) -> SerializationError:
     dtype: np.dtype[Any] = array.dtype
     if place.startswith("The key "):
         fix = "Use to_bytes or write_weights, which write keys as str."
