@@ -20,6 +20,7 @@ from jax2tf_bridge.from_jax._jax_compat_lowering import SEAM
 from jax2tf_bridge.from_jax.lowering import lowering_overrides
 from tests.from_jax.lowered import custom_calls, export_function
 from tests.house.seams import take_away
+from tests.house.test_jax_modules_seam import NAMES as MODULE_NAMES
 
 MATRIX = np.diag(np.arange(1, 4, dtype=np.float32))
 NO_RULES = [
@@ -209,7 +210,11 @@ BEHAVIOURS: dict[str, Callable[[Callable[[], None]], None]] = {
 }
 
 
-@pytest.mark.parametrize("name", [entry.name for entry in SEAM])
+@pytest.mark.parametrize("name", BEHAVIOURS)
 def test_without_the_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """First with the name, then without it: a test that sees no difference would prove nothing."""
     BEHAVIOURS[name](lambda: take_away(monkeypatch, SEAM, name))
+
+
+def test_every_name_has_a_test() -> None:
+    assert {entry.name for entry in SEAM} == {*BEHAVIOURS, *MODULE_NAMES}

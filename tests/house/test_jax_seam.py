@@ -15,6 +15,7 @@ from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._jax_compat import SEAM
 from jax2tf_bridge.targets import PLATFORMS
 from tests.house.seams import take_away
+from tests.house.test_jax_sizes_seam import BEHAVIOURS as SIZES
 
 
 def _inside() -> bool:
@@ -86,10 +87,14 @@ BEHAVIOURS: dict[str, Callable[[Callable[[], None]], None]] = {
 }
 
 
-@pytest.mark.parametrize("name", [entry.name for entry in SEAM])
+@pytest.mark.parametrize("name", BEHAVIOURS)
 def test_without_the_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """First with the name, then without it: a test that sees no difference would prove nothing."""
     BEHAVIOURS[name](lambda: take_away(monkeypatch, SEAM, name))
+
+
+def test_every_name_has_a_test() -> None:
+    assert {entry.name for entry in SEAM} == {*BEHAVIOURS, *SIZES}
 
 
 def test_without_any_of_the_names_an_export_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

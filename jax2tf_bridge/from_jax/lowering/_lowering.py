@@ -22,8 +22,12 @@ from jax2tf_bridge.errors import (
     format_bullets,
 )
 from jax2tf_bridge.from_jax._equations import iter_equation_paths
-from jax2tf_bridge.from_jax._jax_compat_lowering import newest_calling_convention, take_constants
-from jax2tf_bridge.from_jax._jax_compat_modules import TakenModule, take_module
+from jax2tf_bridge.from_jax._jax_compat_lowering import (
+    TakenModule,
+    newest_calling_convention,
+    take_constants,
+    take_module,
+)
 from jax2tf_bridge.from_jax.arguments import AlreadyTraced, user_line_of_equation
 from jax2tf_bridge.from_jax.lowering._effects import callback_rules
 from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides

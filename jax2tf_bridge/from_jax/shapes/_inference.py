@@ -17,7 +17,7 @@ import jax
 
 from jax2tf_bridge.errors import BridgeError, InconclusiveShapeError, PlatformError
 from jax2tf_bridge.from_jax._equations import iter_equation_paths
-from jax2tf_bridge.from_jax._jax_compat_sizes import AnsweringScope
+from jax2tf_bridge.from_jax._jax_compat import AnsweringScope
 from jax2tf_bridge.from_jax._symbols import comparison_to_jax, dim_from_jax
 from jax2tf_bridge.from_jax.arguments import user_line, user_line_of_equation
 from jax2tf_bridge.from_jax.shapes._assumptions import Requirement, SizeAssumptions
