@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jax2tf_bridge.errors import ShardingError
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax._equations import iter_equations
+from jax2tf_bridge.from_jax.source_lines import iter_equations
 from jax2tf_bridge.portable import AbstractDevice, AbstractMesh, AxisType, Sharding
 from jax2tf_bridge.serialization.jax_exported import REPLICATED, to_named_sharding
 

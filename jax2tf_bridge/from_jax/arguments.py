@@ -5,13 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 import keyword
-import linecache
 import re
-import sysconfig
-import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,8 +17,8 @@ from jax import export as jax_export
 from jax2tf_bridge._dtypes import WIDENED
 from jax2tf_bridge.errors import DTypeError, FunctionError
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax._equations import iter_inner_equations
 from jax2tf_bridge.from_jax._symbols import dim_from_jax
+from jax2tf_bridge.from_jax.source_lines import find_definition, unwrap_function
 from jax2tf_bridge.portable import Aval, MemorySpace, PortableFunction, unwrap_portable
 from shape_poly import Dim
 
@@ -203,7 +199,7 @@ class JaxCallable:
             static_argnums=numbers,
             static_argnames=names,
             signature=signature,
-            source=_find_definition(function),
+            source=find_definition(function),
             is_unbound_module=_is_linen_module(function)
             and getattr(function, "scope", None) is None,
             variadic_names=_list_linen_arguments(function),
@@ -271,7 +267,7 @@ def _wrap(function: Callable[..., Any]) -> Callable[..., Any]:
     signature = _read_signature(function)
     if signature is not None:
         call.__signature__ = signature  # type: ignore[attr-defined]
-    written = _unwrap_function(function)
+    written = unwrap_function(function)
     if hasattr(written, "__code__"):
         # JAX's messages use the place of the wrapped function.
         call.__wrapped__ = written  # type: ignore[attr-defined]
@@ -322,31 +318,6 @@ def _shorten(value: object) -> str:
     return text if len(text) <= 80 else text[:80] + "..."
 
 
-class AlreadyTraced:
-    """jax.stages.Wrapped of an existing trace, which avoids a second trace."""
-
-    def __init__(self, traced: jax.stages.Traced) -> None:
-        """Stores the trace that `trace` will return."""
-        self._traced = traced
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Raises, because it can only be lowered."""
-        raise NotImplementedError
-
-    def trace(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
-        """Returns the trace, whatever the arguments."""
-        return self._traced
-
-    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
-        """Lowers the trace for JAX's default platform."""
-        lowered: jax.stages.Lowered = self._traced.lower()
-        return lowered
-
-    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns the shapes and dtypes of the results."""
-        return self._traced.out_info
-
-
 _WRITTEN_AS_CODE = (bool, int, float, str)
 
 
@@ -391,144 +362,3 @@ def explain_missing_value(
                 f"traced without values. {close_over(function, names, argument, value)}"
             )
     return None
-
-
-_LIBRARIES = frozenset({"jax", "jaxlib", "jax2tf_bridge", "shape_poly", "tensorflow", "keras"})
-_UNNAMED_PACKAGES = frozenset({"numpy", "jaxtyping", "beartype"})
-"""Libraries whose lines are never named in messages."""
-
-
-def _find_folders(*names: str) -> tuple[str, ...]:
-    return tuple({str(Path(sysconfig.get_path(name)).resolve()) for name in names})
-
-
-_PACKAGES = _find_folders("purelib", "platlib")
-_INSTALLED = (*_PACKAGES, *_find_folders("stdlib"))
-_BRIDGE = Path(__file__).resolve().parents[1]
-_OURS = (str(_BRIDGE), str(_BRIDGE.with_name("shape_poly")))
-
-
-def user_line(error: BaseException) -> str | None:
-    """Finds the innermost line of the user's own code, as "file.py:12 (function)".
-
-    If there is none, it is a line of an installed library (Flax, Equinox), but never one of JAX,
-    TensorFlow or the bridge.
-    """
-    innermost: str | None = None
-    innermost_installed: str | None = None
-    for file, line, function in _iter_frames(error):
-        where = f"{file}:{line} ({function})"
-        if file.startswith(_INSTALLED):
-            innermost_installed = where
-        else:
-            innermost = where
-    return innermost or _find_traced_line(error) or innermost_installed
-
-
-def _find_traced_line(error: BaseException) -> str | None:
-    """Finds the user's line that made the operation that JAX failed to lower, as in `user_line`.
-
-    JAX keeps the stack of the trace in the cause of such an error. In functions that JAX jits
-    itself, such as jnp.cumsum, that stack may lack the user's frames; the call has them.
-    """
-    cause = error.__cause__
-    if cause is None or type(cause).__name__ != "JaxStackTraceBeforeTransformation":
-        return None
-    innermost = None
-    for frame, line in traceback.walk_tb(cause.__traceback__):
-        file = frame.f_code.co_filename
-        if not file.startswith((*_INSTALLED, *_OURS, "<frozen")):
-            innermost = f"{file}:{line} ({frame.f_code.co_name})"
-    return innermost or _find_innermost_line(_list_lowered_equations(error))
-
-
-def _list_lowered_equations(error: BaseException) -> list[Any]:
-    """Lists the nested equations that JAX was lowering when it failed, the outermost first."""
-    path: list[Any] = []
-    for equation in _jax_compat.iter_equations_of_frames(error):
-        # Equations that a lowering rule traced come last. Their stacks lead to the call of export.
-        if path and all(equation is not inner for inner in iter_inner_equations(path[-1])):
-            break
-        path.append(equation)
-    return path
-
-
-def library_line(error: BaseException) -> str | None:
-    """Finds the innermost line of a library that the user's code called, with its text.
-
-    The form is "file.py:12 (function), `len(values)`". Returns None if the user's own code is
-    further inside, or called JAX directly.
-    """
-    innermost: str | None = None
-    for file, line, function in _iter_frames(error):
-        if not file.startswith(_INSTALLED):
-            innermost = None
-        elif _find_package(file) not in {"", *_UNNAMED_PACKAGES}:
-            text = linecache.getline(file, line).strip()
-            shown = f", `{text}`" if text and not text.startswith("raise ") else ""
-            innermost = f"{file}:{line} ({function}){shown}"
-    is_called_by_user = any(not file.startswith(_INSTALLED) for file, _, _ in _iter_frames(error))
-    return innermost if is_called_by_user else None
-
-
-def user_line_of_equation(path: Sequence[Any]) -> str | None:
-    """Finds the user's line that made an equation, as in `user_line`.
-
-    `path` is the equation with its enclosing equations, the outermost first.
-    """
-    return _find_innermost_line(path) or _jax_compat.source_of_equation(path[-1])
-
-
-def _find_innermost_line(path: Sequence[Any]) -> str | None:
-    return next(filter(None, map(_find_line_of_equation, reversed(path))), None)
-
-
-def _find_line_of_equation(equation: Any) -> str | None:
-    """Finds the innermost line of the user's own code in the stack of one equation."""
-    trace = getattr(getattr(equation, "source_info", None), "traceback", None)
-    # The innermost frame comes first.
-    for frame in getattr(trace, "frames", ()):
-        file, function = str(frame.file_name), str(frame.function_name).rpartition(".")[2]
-        if not file.startswith((*_INSTALLED, *_OURS, "<frozen")):
-            return f"{file}:{frame.line_num} ({function})"
-    return None
-
-
-def _find_definition(function: object) -> str | None:
-    """Returns the place of a function's definition, in the form of `user_line`."""
-    inner = _unwrap_function(function)
-    code = getattr(inner, "__code__", None)
-    if code is None or str(getattr(inner, "__module__", "")).partition(".")[0] in _LIBRARIES:
-        return None
-    return f"{code.co_filename}:{code.co_firstlineno} ({code.co_name})"
-
-
-def _unwrap_function(function: object) -> object:
-    """Finds the function, written with def or lambda, behind `function`.
-
-    Decorators and partials are removed, and a callable object is replaced by its __call__.
-    """
-    while True:
-        inner = inspect.unwrap(function) if callable(function) else function
-        if isinstance(inner, functools.partial):
-            inner = inner.func
-        elif callable(inner) and not hasattr(inner, "__code__"):
-            return type(inner).__call__
-        if inner is function:
-            return function
-        function = inner
-
-
-def _find_package(file: str) -> str:
-    """Returns the installed package of a file; "" for the standard library."""
-    for folder in _PACKAGES:
-        if file.startswith(folder):
-            return Path(file).relative_to(folder).parts[0]
-    return ""
-
-
-def _iter_frames(error: BaseException) -> Iterable[tuple[str, int, str]]:
-    """Yields file, line and function of the frames outside of `_LIBRARIES`, the innermost last."""
-    for frame, line in traceback.walk_tb(error.__traceback__):
-        if str(frame.f_globals.get("__name__", "")).partition(".")[0] not in _LIBRARIES:
-            yield frame.f_code.co_filename, line, frame.f_code.co_name

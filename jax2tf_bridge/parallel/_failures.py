@@ -12,7 +12,7 @@ from typing import Any
 
 from jax2tf_bridge.colocated import dumps, loads
 from jax2tf_bridge.errors import JobError, NotPicklableError, WorkerDiedError
-from jax2tf_bridge.from_jax.arguments import user_line
+from jax2tf_bridge.from_jax.source_lines import user_line
 
 _MAX_OUTPUT_CHARACTERS = 4096
 """Maximum number of characters of a process's output in an error message."""

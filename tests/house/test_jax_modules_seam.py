@@ -13,7 +13,7 @@ from jax2tf_bridge import export, retarget
 
 # Private: a seam is what is tested.
 from jax2tf_bridge.from_jax._jax_compat_lowering import SEAM, take_module
-from jax2tf_bridge.from_jax.arguments import AlreadyTraced
+from jax2tf_bridge.from_jax.lowering._lowering import AlreadyTraced
 from jax2tf_bridge.from_jax.stablehlo import StableHloModule
 from tests.from_jax.inferring import module_text
 from tests.house.seams import take_away

@@ -14,7 +14,7 @@ from jax import lax
 from jax.extend.core import Literal
 
 from jax2tf_bridge._operations import SAME_GRADIENT
-from jax2tf_bridge.from_jax._equations import iter_equations
+from jax2tf_bridge.from_jax.source_lines import iter_equations
 
 _SAFE_AT_ALL_SIZES = frozenset(
     {

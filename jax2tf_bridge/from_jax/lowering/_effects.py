@@ -12,15 +12,18 @@ import jax.numpy as jnp
 from jax.extend.core import jaxpr_as_fun
 
 from jax2tf_bridge.errors import Argument, Message, NotExportableError
-from jax2tf_bridge.from_jax._equations import iter_equation_paths, iter_equations
 from jax2tf_bridge.from_jax._jax_compat_lowering import (
     Rule,
     find_primitive,
     lower_by_platform,
     lower_fun,
 )
-from jax2tf_bridge.from_jax.arguments import user_line_of_equation
 from jax2tf_bridge.from_jax.shapes import ExportOptions
+from jax2tf_bridge.from_jax.source_lines import (
+    iter_equation_paths,
+    iter_equations,
+    user_line_of_equation,
+)
 
 DROP = "drop"
 """Value of `runtime_checks` that leaves out runtime checks of values."""

@@ -21,18 +21,17 @@ from jax2tf_bridge.errors import (
     UnsupportedByTargetError,
     format_bullets,
 )
-from jax2tf_bridge.from_jax._equations import iter_equation_paths
 from jax2tf_bridge.from_jax._jax_compat_lowering import (
     TakenModule,
     newest_calling_convention,
     take_constants,
     take_module,
 )
-from jax2tf_bridge.from_jax.arguments import AlreadyTraced, user_line_of_equation
 from jax2tf_bridge.from_jax.lowering._effects import callback_rules
 from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
 from jax2tf_bridge.from_jax.lowering._tracing import trace_with_wide_dtypes
 from jax2tf_bridge.from_jax.shapes import ExportOptions
+from jax2tf_bridge.from_jax.source_lines import iter_equation_paths, user_line_of_equation
 from jax2tf_bridge.from_jax.stablehlo import (
     PLACEHOLDER_TARGET,
     ModuleOperation,
@@ -206,6 +205,30 @@ def _finish_module(exported: jax_export.Exported, taken: TakenModule) -> StableH
     module = StableHloModule.read(artifact)
     module.simplify()
     return module
+
+
+class AlreadyTraced:
+    """jax.stages.Wrapped of an existing trace, which avoids a second trace."""
+
+    def __init__(self, traced: jax.stages.Traced) -> None:
+        self._traced = traced
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Raises, because it can only be lowered."""
+        raise NotImplementedError
+
+    def trace(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
+        """Returns the trace, whatever the arguments."""
+        return self._traced
+
+    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
+        """Lowers the trace for JAX's default platform."""
+        lowered: jax.stages.Lowered = self._traced.lower()
+        return lowered
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns the shapes and dtypes of the results."""
+        return self._traced.out_info
 
 
 def _lower_unused(*_: Any, **__: Any) -> Any:

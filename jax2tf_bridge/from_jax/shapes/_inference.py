@@ -16,10 +16,8 @@ from typing import Generic, TypeVar
 import jax
 
 from jax2tf_bridge.errors import BridgeError, InconclusiveShapeError, PlatformError
-from jax2tf_bridge.from_jax._equations import iter_equation_paths
 from jax2tf_bridge.from_jax._jax_compat import AnsweringScope
 from jax2tf_bridge.from_jax._symbols import comparison_to_jax, dim_from_jax
-from jax2tf_bridge.from_jax.arguments import user_line, user_line_of_equation
 from jax2tf_bridge.from_jax.shapes._assumptions import Requirement, SizeAssumptions
 from jax2tf_bridge.from_jax.shapes._errors import (
     first_line,
@@ -43,6 +41,11 @@ from jax2tf_bridge.from_jax.shapes._samples import (
     try_sizes,
 )
 from jax2tf_bridge.from_jax.shapes._traced_function import ExportOptions, TracedFunction
+from jax2tf_bridge.from_jax.source_lines import (
+    iter_equation_paths,
+    user_line,
+    user_line_of_equation,
+)
 from shape_poly import (
     Comparison,
     Dim,
