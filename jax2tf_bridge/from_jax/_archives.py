@@ -22,11 +22,9 @@ from jax2tf_bridge.errors import ModuleError
 from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax._jax_compat_lowering import find_primitive, newest_calling_convention
 from jax2tf_bridge.from_jax.linalg import adjoint, is_complex, ormqr, pivoted_qr
-from jax2tf_bridge.from_jax.lowering import lower
-from jax2tf_bridge.from_jax.shapes import ExportOptions
+from jax2tf_bridge.from_jax.lowering import ExportOptions, lower
 from jax2tf_bridge.from_jax.stablehlo import StableHloModule, attributes_of
 from jax2tf_bridge.targets import Target
-from shape_poly import SymbolicScope
 
 Shapes = tuple[tuple[Any, ...], ...]
 Flags = Mapping[str, int]
@@ -410,10 +408,7 @@ def rewrite_calls(module: StableHloModule, name: str, target: Target | None) -> 
         operands or types are not those of JAX.
     """
     keep_current = target is None
-    scope = SymbolicScope([])
-    options = ExportOptions(
-        ("cpu",), (), target or Target.widest(), (), scope=scope, infer=False, call=""
-    )
+    options = ExportOptions(("cpu",), (), target or Target.widest())
     for operation, routine in module.custom_call_operations():
         try:
             # Read only now, because the operands may come from a call that was just replaced.

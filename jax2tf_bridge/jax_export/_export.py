@@ -16,9 +16,9 @@ from jax2tf_bridge.errors import StructureError, TargetError
 from jax2tf_bridge.from_jax import (
     PreparedExport,
     dim_from_jax,
-    export_options,
     from_exported,
     keep_exported,
+    make_export_options,
     scope_from_jax,
     to_exported,
 )
@@ -358,9 +358,8 @@ def export(
     chosen: Sequence[str] = next(iter(passed.values()), (jax_export.default_export_platform(),))
     checks = disabled_checks if strict_checks else (*disabled_checks, *NOT_STRICT)
     function = JaxCallable.of(fun_jit, caller="export")
-    options = dataclasses.replace(
-        export_options(chosen, (), checks, None, argument="platforms", call=""),
-        words=SYMBOLIC,
+    options = make_export_options(
+        chosen, (), checks, None, argument="platforms", call="", words=SYMBOLIC
     )
 
     def export_for(*args_specs: Any, **kwargs_specs: Any) -> Exported:
@@ -374,7 +373,7 @@ def export(
         }
         specs = symbolic_specs(function, args, kwargs, None)
         call = f'symbolic_shape("{_format_open_shape(specs)}"'
-        prepared = PreparedExport(function, specs, dataclasses.replace(options, call=call))
+        prepared = PreparedExport(function, specs, options.with_call(call))
         return Exported(prepared.run())
 
     return export_for

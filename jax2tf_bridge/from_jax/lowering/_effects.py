@@ -11,25 +11,19 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import jaxpr_as_fun
 
-from jax2tf_bridge.errors import Argument, Message, NotExportableError
+from jax2tf_bridge.errors import Message, NotExportableError
 from jax2tf_bridge.from_jax._jax_compat_lowering import (
     Rule,
     find_primitive,
     lower_by_platform,
     lower_fun,
 )
-from jax2tf_bridge.from_jax.shapes import ExportOptions
+from jax2tf_bridge.from_jax.lowering._options import DROP, DROP_CHECKS, ExportOptions
 from jax2tf_bridge.from_jax.source_lines import (
     iter_equation_paths,
     iter_equations,
     user_line_of_equation,
 )
-
-DROP = "drop"
-"""Value of `runtime_checks` that leaves out runtime checks of values."""
-
-DROP_CHECKS = Argument("runtime_checks", DROP)
-"""The option that leaves out runtime checks, for messages."""
 
 _CALLBACKS = {
     "pure_callback": "jax.pure_callback",

@@ -28,9 +28,9 @@ from jax2tf_bridge.from_jax._jax_compat_lowering import (
     take_module,
 )
 from jax2tf_bridge.from_jax.lowering._effects import callback_rules
+from jax2tf_bridge.from_jax.lowering._options import ExportOptions
 from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
 from jax2tf_bridge.from_jax.lowering._tracing import trace_with_wide_dtypes
-from jax2tf_bridge.from_jax.shapes import ExportOptions
 from jax2tf_bridge.from_jax.source_lines import iter_equation_paths, user_line_of_equation
 from jax2tf_bridge.from_jax.stablehlo import (
     PLACEHOLDER_TARGET,

@@ -19,9 +19,9 @@ from jax2tf_bridge.from_jax.lowering._differentiable import (
 )
 from jax2tf_bridge.from_jax.lowering._effects import effect_names, refuse_host_callbacks
 from jax2tf_bridge.from_jax.lowering._lowering import LoweredModule, lower
+from jax2tf_bridge.from_jax.lowering._options import ExportOptions
 from jax2tf_bridge.from_jax.lowering._tracing import out_structure, trace_vjp
 from jax2tf_bridge.from_jax.shapes import (
-    ExportOptions,
     InferredTrace,
     SizeAssumptions,
     TracedFunction,
@@ -224,7 +224,7 @@ class _VjpExport:
         return GradientError(Message(f"{self._name} has no gradient: ", error))
 
     def _check_requirements(self, assumptions: SizeAssumptions) -> None:
-        check_requirements_allowed(self._assumptions, assumptions, self._vjp, self._options)
+        check_requirements_allowed(self._assumptions, assumptions, self._vjp, self._options.sizes)
 
     def _lower(self, vjp: jax.stages.Traced) -> LoweredModule:
         return lower(vjp, self._vjp.name, self._options)

@@ -40,7 +40,7 @@ from jax2tf_bridge.from_jax.shapes._samples import (
     sort_by_likelihood,
     try_sizes,
 )
-from jax2tf_bridge.from_jax.shapes._traced_function import ExportOptions, TracedFunction
+from jax2tf_bridge.from_jax.shapes._traced_function import SizeOptions, TracedFunction
 from jax2tf_bridge.from_jax.source_lines import (
     iter_equation_paths,
     user_line,
@@ -364,7 +364,7 @@ def check_requirements_allowed(
     before: SizeAssumptions,
     after: SizeAssumptions,
     function: TracedFunction,
-    options: ExportOptions,
+    options: SizeOptions,
 ) -> None:
     """Rejects requirements that tracing added, unless the user passed AUTO.
 

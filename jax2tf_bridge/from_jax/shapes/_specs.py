@@ -26,10 +26,13 @@ from jax2tf_bridge.from_jax.shapes._entries import (
 from jax2tf_bridge.from_jax.shapes._traced_function import (
     CONSTRAINTS,
     NAMED_AUTO_CONSTRAINTS,
+    POLYMORPHIC,
     SHAPES,
+    SizeOptions,
+    SizeWords,
 )
 from jax2tf_bridge.from_jax.trees import rebuild_tree, tree_spec
-from jax2tf_bridge.portable import Auto, TreeSpec
+from jax2tf_bridge.portable import Auto, PolyConstraints, TreeSpec
 from shape_poly import (
     Comparison,
     ContradictionError,
@@ -361,23 +364,40 @@ def _collect_constraints(leaves: Sequence[Any]) -> tuple[Comparison, ...]:
     return tuple(dict.fromkeys(constraints))
 
 
-def parse_constraints(constraints: Sequence[str]) -> SymbolicScope:
-    """Parses the user's constraints.
+def make_size_options(
+    constraints: PolyConstraints, *, call: str, words: SizeWords = POLYMORPHIC
+) -> SizeOptions:
+    """Checks the user's constraints; messages use `call`, the start of the user's call.
 
     Raises:
-      ShapeError: a constraint cannot be parsed, or they contradict each other.
+      ShapeError: the constraints are not texts, cannot be parsed, or contradict each other.
     """
+    entries = (constraints,) if isinstance(constraints, Auto) else constraints
+    if isinstance(entries, str) or not (
+        isinstance(entries, Sequence) and all(isinstance(c, str | Auto) for c in entries)
+    ):
+        hint = _advise_auto([entries]) if isinstance(entries, str) else None
+        raise ShapeError(
+            Message(
+                "polymorphic_constraints must be a sequence of strings, as ['b >= 2'], or AUTO. "
+                f"Got: {constraints!r}",
+                hint or "",
+            )
+        )
+    texts = tuple(c for c in entries if isinstance(c, str))
     try:
-        return SymbolicScope(constraints)
+        scope = SymbolicScope(texts)
     except ContradictionError as e:
         raise ShapeError(Message(CONSTRAINTS, f": {e}")) from e
     except ValueError as e:
-        written = Argument(CONSTRAINTS.name, list(constraints))
-        hint = auto_hint(constraints)
-        raise ShapeError(Message(written, " cannot be read", hint or f": {e}")) from e
+        written = Argument(CONSTRAINTS.name, list(texts))
+        raise ShapeError(
+            Message(written, " cannot be read", _advise_auto(texts) or f": {e}")
+        ) from e
+    return SizeOptions(texts, scope, infer=len(texts) < len(entries), call=call, words=words)
 
 
-def auto_hint(constraints: Sequence[str]) -> Message | None:
+def _advise_auto(constraints: Sequence[str]) -> Message | None:
     """Returns the advice to pass AUTO if one of the constraints seems to mean that."""
     if any(did_you_mean(c.strip().lower(), ["auto", "infer"]) for c in constraints):
         return Message(

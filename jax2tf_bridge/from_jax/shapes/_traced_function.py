@@ -1,17 +1,16 @@
-"""TracedFunction, a function for inference, and the options of an export."""
+"""TracedFunction, a function for inference, and the options for its open sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import jax
 from jax import export as jax_export
 
 from jax2tf_bridge.errors import Argument, Message
 from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
-from jax2tf_bridge.portable import AUTO, DisabledSafetyCheck, is_vouched
-from jax2tf_bridge.targets import Target
+from jax2tf_bridge.portable import AUTO
 from shape_poly import SymbolicScope
 
 
@@ -61,6 +60,24 @@ SYMBOLIC = SizeWords(
 
 
 @dataclass(frozen=True)
+class SizeOptions:
+    """Validated options of an export for open sizes.
+
+    Attributes:
+      constraints: the user's constraints on the dimension variables; `scope` holds them.
+      infer: whether requirements may be added to the constraints.
+      call: the start of the user's call, up to the constraints, for messages.
+      words: the names of the caller's arguments, for messages.
+    """
+
+    constraints: tuple[str, ...] = ()
+    scope: SymbolicScope = field(default_factory=SymbolicScope)
+    infer: bool = False
+    call: str = ""
+    words: SizeWords = POLYMORPHIC
+
+
+@dataclass(frozen=True)
 class RowWise:
     """Function of a batch, written as jax.vmap of a function of one row.
 
@@ -102,36 +119,3 @@ class TracedFunction:
     words: SizeWords = POLYMORPHIC
     is_gradient: bool = False
     row_wise: tuple[RowWise, ...] = ()
-
-
-@dataclass(frozen=True)
-class ExportOptions:
-    """Validated options of an export, without the function and its arguments.
-
-    Attributes:
-      platforms: the requested platforms; None for all that work.
-      constraints: the user's constraints on the dimension variables; `scope` holds them.
-      infer: whether requirements may be added to the constraints.
-      call: the start of the user's call, up to the constraints, for messages.
-      words: the names of the caller's arguments, for messages.
-      runtime_checks: "drop" to leave out runtime checks, else None.
-    """
-
-    platforms: tuple[str, ...] | None
-    disabled_checks: tuple[DisabledSafetyCheck, ...]
-    target: Target
-    constraints: tuple[str, ...]
-    scope: SymbolicScope
-    infer: bool
-    call: str
-    words: SizeWords = POLYMORPHIC
-    runtime_checks: str | None = None
-
-    @property
-    def without_debug_effects(self) -> bool:
-        """Returns whether debugging calls are left out."""
-        return DisabledSafetyCheck.debug_effects() in self.disabled_checks
-
-    def allows_custom_call(self, call: str, platforms: Sequence[str]) -> bool:
-        """Returns whether the target can run a custom call, or the user vouches for it."""
-        return call in self.target.custom_calls(platforms) or is_vouched(call, self.disabled_checks)
