@@ -1,5 +1,6 @@
 """Lowers traced functions to StableHLO: platforms, lowering rules, gradients."""
 
+from jax2tf_bridge.from_jax.lowering._calls import graph_call_p
 from jax2tf_bridge.from_jax.lowering._effects import effect_names, refuse_host_callbacks
 from jax2tf_bridge.from_jax.lowering._lowering import LoweredModule, lower
 from jax2tf_bridge.from_jax.lowering._options import ExportOptions, make_export_options
@@ -12,6 +13,7 @@ __all__ = [
     "LoweredModule",
     "build_portable_function",
     "effect_names",
+    "graph_call_p",
     "lower",
     "lowering_overrides",
     "make_export_options",

@@ -27,6 +27,7 @@ from jax2tf_bridge.from_jax._jax_compat_lowering import (
     take_constants,
     take_module,
 )
+from jax2tf_bridge.from_jax.lowering._calls import graph_call_rules, take_graph_functions
 from jax2tf_bridge.from_jax.lowering._effects import callback_rules
 from jax2tf_bridge.from_jax.lowering._options import ExportOptions
 from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
@@ -38,8 +39,6 @@ from jax2tf_bridge.from_jax.stablehlo import (
     StableHloModule,
     TakenArrays,
     check_one_device,
-    graph_call_rules,
-    take_graph_functions,
 )
 from jax2tf_bridge.portable import GraphFunction, no_handler_text
 from jax2tf_bridge.targets import NO_XLA, PLATFORMS, Target

@@ -35,7 +35,7 @@ from jax2tf_bridge.from_jax._jax_compat_lowering import (
     make_platform_rule,
 )
 from jax2tf_bridge.from_jax.linalg import linalg_rules
-from jax2tf_bridge.from_jax.lowering._composites import composite_rules
+from jax2tf_bridge.from_jax.lowering._calls import composite_rules
 from jax2tf_bridge.targets import PLATFORMS, TENSORFLOW_RELEASES
 
 # The StableHLO version of the first TF release that can run gathers with batching dimensions.
