@@ -112,7 +112,7 @@ def export_compiled(
             f"declares {', '.join(map(str, results))}."
         )
     constants = tuple(map(_read_capture, module.captured, module.captures))
-    version = jax_compat.current_stablehlo_version()
+    version = jax_compat.get_stablehlo_version()
     portable = PortableFunction.over_leaves(
         function.name,
         Module(module.module, version, _CONVENTION, tuple(range(len(avals))), (platform,)),

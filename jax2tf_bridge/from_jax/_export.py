@@ -15,10 +15,10 @@ from jax2tf_bridge.from_jax.lowering import (
     ExportOptions,
     LoweredModule,
     build_portable_function,
+    get_out_structure,
     lower,
     make_export_options,
     make_traced_function,
-    out_structure,
     refuse_host_callbacks,
 )
 from jax2tf_bridge.from_jax.shapes import (
@@ -291,7 +291,7 @@ def eval_polymorphic_shape(
         tracing = make_traced_function(function, specs)
         inferred = add_reshape_requirements(infer(tracing, before), tracing)
         check_requirements_allowed(before, inferred.assumptions, tracing, options)
-        tree = out_structure(inferred.traced)
+        tree = get_out_structure(inferred.traced)
         scope = before.new_scope()
         results = [
             jax.ShapeDtypeStruct(tuple(dim_to_jax(d, scope) for d in shape), leaf.dtype)

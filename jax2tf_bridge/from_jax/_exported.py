@@ -22,7 +22,7 @@ from jax2tf_bridge.from_jax._retarget import retarget
 from jax2tf_bridge.from_jax._shardings import read_shardings
 from jax2tf_bridge.from_jax._symbols import dim_to_jax, scope_from_jax, scope_to_jax
 from jax2tf_bridge.from_jax.arguments import is_narrow, portable_aval
-from jax2tf_bridge.from_jax.lowering import effect_names
+from jax2tf_bridge.from_jax.lowering import name_effects
 from jax2tf_bridge.from_jax.stablehlo import (
     MANUAL_COMPUTATION,
     check_stored_types,
@@ -32,7 +32,7 @@ from jax2tf_bridge.from_jax.stablehlo import (
     restore_manual_computations,
     retype_narrow_values,
 )
-from jax2tf_bridge.from_jax.trees import jax_structures, spec_of_structure
+from jax2tf_bridge.from_jax.trees import describe_structure, make_jax_structures
 from jax2tf_bridge.portable import (
     Aval,
     GradientOnDemand,
@@ -122,7 +122,7 @@ def keep_exported(function: PortableFunction, exported: jax_export.Exported) -> 
 
 def _make_exported(portable: PortableFunction) -> jax_export.Exported:
     forward_registrations()
-    in_tree, out_tree = jax_structures(portable)
+    in_tree, out_tree = make_jax_structures(portable)
     exported = _make_flat_exported(portable, 0)
     if portable.has_vjp:
         # The closure must not hold the function, or the cached Exported would keep it alive.
@@ -179,21 +179,21 @@ def _make_portable(
     """Makes a portable function with JAX's module; a VJP gets its `primal` function."""
     in_avals = tuple(portable_aval(aval) for aval in exported.in_avals)
     out_avals = tuple(portable_aval(aval) for aval in exported.out_avals)
-    in_tree = spec_of_structure(exported.in_tree, exported.in_avals)
+    in_tree = describe_structure(exported.in_tree, exported.in_avals)
     data = bytes(exported.mlir_module_serialized)
     in_shardings, out_shardings = read_shardings(exported)
     symbolic = [d for aval in in_avals for d in aval.shape if is_symbolic_dim(d)]
     written = _read_constraints(exported)
     shapes = [[str(d) for d in aval.shape] for aval in exported.in_avals]
     constraints = written or read_asserted_constraints(memoryview(data), shapes, in_avals)
-    version = read_stablehlo_version(memoryview(data)) or _jax_compat.current_stablehlo_version()
+    version = read_stablehlo_version(memoryview(data)) or _jax_compat.get_stablehlo_version()
     convention = exported.calling_convention_version
     producer = f"JAX {jax.__version__}"
     portable = PortableFunction(
         name=exported.fun_name,
         in_tree=in_tree,
         in_avals=in_avals,
-        out_tree=spec_of_structure(exported.out_tree, exported.out_avals),
+        out_tree=describe_structure(exported.out_tree, exported.out_avals),
         out_avals=out_avals,
         argument_names=make_argument_names(in_tree, primal),
         module=Module(
@@ -207,8 +207,8 @@ def _make_portable(
             nr_devices=exported.nr_devices,
         ),
         constraints=constraints,
-        ordered_effects=effect_names(exported.ordered_effects, exported.fun_name),
-        unordered_effects=effect_names(exported.unordered_effects, exported.fun_name),
+        ordered_effects=name_effects(exported.ordered_effects, exported.fun_name),
+        unordered_effects=name_effects(exported.unordered_effects, exported.fun_name),
         in_shardings=in_shardings,
         out_shardings=out_shardings,
         target=Target(producer, (version,), convention),
@@ -282,7 +282,7 @@ def _restore_dtypes(known_avals: Sequence[Aval], avals: Sequence[Any]) -> tuple[
 
 def _update_module(portable: PortableFunction) -> bytes:
     narrow = any(map(is_narrow, (*portable.in_avals, *portable.out_avals)))
-    readable = portable.module.stablehlo_version <= _jax_compat.current_stablehlo_version()
+    readable = portable.module.stablehlo_version <= _jax_compat.get_stablehlo_version()
     if readable and not narrow and not _LINEAR_ALGEBRA.search(portable.module.data):
         return _restore_meshes(portable.module.data)
     _load_lapack()
@@ -299,7 +299,7 @@ def _update_module(portable: PortableFunction) -> bytes:
             )
     if narrow:
         retype_narrow_values(module, portable, ELEMENT_TYPES)
-    return _restore_meshes(module.serialize(_jax_compat.current_stablehlo_version()))
+    return _restore_meshes(module.serialize(_jax_compat.get_stablehlo_version()))
 
 
 def _restore_meshes(module: bytes) -> bytes:

@@ -116,14 +116,14 @@ def configuration() -> Any:
     )
 
 
-def known_platforms() -> tuple[str, ...]:
+def list_known_platforms() -> tuple[str, ...]:
     """Lists the platforms: first the built-in ones, then those of plug-ins."""
     registered: Callable[[], set[str]] | None = _KNOWN_PLATFORMS.get()
     others = sorted(registered() - {*PLATFORMS, "gpu"}) if registered is not None else []
     return (*PLATFORMS, *others)
 
 
-def static_arguments(function: Any) -> tuple[frozenset[int], frozenset[str]]:
+def read_static_arguments(function: Any) -> tuple[frozenset[int], frozenset[str]]:
     """Returns the positions and names of the static arguments of a jitted function."""
     info = getattr(function, _JIT_INFO, None)
     numbers = getattr(info, "static_argnums", None) or ()
@@ -131,13 +131,13 @@ def static_arguments(function: Any) -> tuple[frozenset[int], frozenset[str]]:
     return frozenset(numbers), frozenset(names)
 
 
-def jit_shardings(traced: Any) -> dict[str, Any]:
+def read_jit_shardings(traced: Any) -> dict[str, Any]:
     """Returns the flat shardings of a traced jit, for use as arguments of another jit."""
     params = getattr(traced, _PARAMS, {})
     return {k: params[k] for k in ("in_shardings", "out_shardings") if k in params}
 
 
-def source_of_equation(equation: Any) -> str | None:
+def find_source_of_equation(equation: Any) -> str | None:
     """Finds the line outside of JAX that made an equation, as "file:line (function)", if known."""
     summarize: Callable[[Any], str] | None = _SUMMARIZE.get()
     source = getattr(equation, "source_info", None)
@@ -163,7 +163,7 @@ def attach_vjp(
     return dataclasses.replace(exported, **field)
 
 
-def current_stablehlo_version() -> tuple[int, int, int]:
+def get_stablehlo_version() -> tuple[int, int, int]:
     """Returns the StableHLO version of the installed jaxlib."""
     major, minor, patch = (int(p) for p in stablehlo.get_current_version().split("."))
     return major, minor, patch
@@ -187,12 +187,12 @@ def serialize_module(module: Any, version: str = "", *, mixed: bool = False) -> 
         result = portable_artifacts.serialize_portable_artifact(module, version, mixed)
     except TypeError:
         # JAX 0.8 accepts the module as bytecode.
-        bytecode = module_bytecode(module)
+        bytecode = write_bytecode(module)
         result = portable_artifacts.serialize_portable_artifact(bytecode, version, mixed)
     return bytes(result)
 
 
-def module_bytecode(module: Any) -> bytes:
+def write_bytecode(module: Any) -> bytes:
     """Writes `module` as MLIR bytecode, which is unstable and only for this process."""
     buffer = io.BytesIO()
     module.operation.write_bytecode(file=buffer)

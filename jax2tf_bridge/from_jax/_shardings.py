@@ -34,7 +34,7 @@ def read_shardings(
     return tuple(map(_convert_jax, ins)), tuple(map(_convert_jax, outs))
 
 
-def vjp_shardings(
+def make_vjp_shardings(
     traced: jax.stages.Traced, exported: Any, name: str
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
     """Returns the shardings of a VJP's arguments and results, for jax.jit.
@@ -111,7 +111,7 @@ def _convert_to_devices(
 
 
 def _iter_meshes(traced: jax.stages.Traced) -> Iterator[Any]:
-    params = [_jax_compat.jit_shardings(traced)]
+    params = [_jax_compat.read_jit_shardings(traced)]
     params += [equation.params for equation in iter_equations(traced.jaxpr.jaxpr)]
     for parameters in params:
         for value in parameters.values():

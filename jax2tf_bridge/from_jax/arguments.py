@@ -35,19 +35,19 @@ def shape_and_dtype(leaf: Any, path: str) -> tuple[tuple[Any, ...], Any]:
         except TypeError as e:
             raise DTypeError(
                 f"The argument {path} must be an array, a scalar or a ShapeDtypeStruct. "
-                f"Got: {leaf!r} of type {type(leaf).__name__}{static_leaf_hint(leaf, path)}"
+                f"Got: {leaf!r} of type {type(leaf).__name__}{advise_on_leaf(leaf, path)}"
             ) from e
     return tuple(leaf.shape), jax_dtype(leaf.dtype, path)
 
 
-def static_leaf_hint(leaf: Any, path: str) -> str:
+def advise_on_leaf(leaf: Any, path: str) -> str:
     """Returns advice for a leaf of a model that is not an array, such as its activation.
 
     The advice completes a sentence whose full stop is missing. Other leaves get "".
 
-    >>> static_leaf_hint(None, "model.bias"), static_leaf_hint(len, "model.activation")[:25]
+    >>> advise_on_leaf(None, "model.bias"), advise_on_leaf(len, "model.activation")[:25]
     ('', '. Close over model, or pa')
-    >>> static_leaf_hint(len, "activation")
+    >>> advise_on_leaf(len, "activation")
     '. Close over activation.'
     """
     if not (callable(leaf) or isinstance(leaf, str)):
@@ -91,14 +91,14 @@ def _advise_conversion(dtype: Any) -> str:
     return ", for instance with x.astype(np.float32)" if np.dtype(dtype).kind in "fc" else ""
 
 
-_WIDEST = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}
-"""Size in bytes of JAX's widest standard dtype of each kind."""
+_MAX_ITEM_BYTES = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}
+"""Size in bytes of an item of JAX's widest standard dtype of each kind."""
 
 
 @functools.cache
 def _is_known_to_jax(dtype: np.dtype[Any]) -> bool:
     if dtype.isbuiltin == 1:
-        return dtype.itemsize <= _WIDEST.get(dtype.kind, 0)
+        return dtype.itemsize <= _MAX_ITEM_BYTES.get(dtype.kind, 0)
     try:
         jax.eval_shape(lambda: jax.numpy.zeros((), dtype))
     except TypeError:
@@ -129,12 +129,6 @@ def is_key(dtype: Any) -> bool:
 
 def _get_dtype_name(dtype: Any) -> str:
     return "float0" if dtype == jax.dtypes.float0 else np.dtype(dtype).name
-
-
-def cotangent_spec(aval: Any) -> jax.ShapeDtypeStruct:
-    """Returns shape and dtype of a value's cotangent: float0 unless it is differentiable."""
-    inexact = jax.dtypes.issubdtype(aval.dtype, np.inexact)
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype if inexact else jax.dtypes.float0)
 
 
 def is_narrow(aval: Aval) -> bool:
@@ -187,7 +181,7 @@ class JaxCallable:
         jitted: Any = function
         numbers, names = frozenset[int](), frozenset[str]()
         if _is_jitted(function):
-            numbers, names = _jax_compat.static_arguments(function)
+            numbers, names = _jax_compat.read_static_arguments(function)
             count = _count_positional(signature)
             numbers = frozenset(n + count if n < 0 else n for n in numbers)
         else:
@@ -321,13 +315,13 @@ def _shorten(value: object) -> str:
 _WRITTEN_AS_CODE = (bool, int, float, str)
 
 
-def close_over(function: JaxCallable, names: Sequence[str], argument: str, value: Any) -> str:
+def advise_closure(function: JaxCallable, names: Sequence[str], argument: str, value: Any) -> str:
     """Returns advice, with code, to bind `argument` to `value` before the function is exported.
 
     `names` are those of the call's positional arguments.
 
     >>> f = JaxCallable.of(lambda x, mode: x, caller="export")
-    >>> close_over(f, ["x", "mode"], "mode", "fast")
+    >>> advise_closure(f, ["x", "mode"], "mode", "fast")
     "Close over it, or bind it first: functools.partial(f, mode='fast')."
     """
     code_name = function.code_name
@@ -359,6 +353,6 @@ def explain_missing_value(
         if re.search(rf"\bargument {re.escape(argument)}(?![\w\[])", str(error)):
             return (
                 f"{function.name} needs the value of its argument {argument}, and arguments are "
-                f"traced without values. {close_over(function, names, argument, value)}"
+                f"traced without values. {advise_closure(function, names, argument, value)}"
             )
     return None

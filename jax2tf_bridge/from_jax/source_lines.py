@@ -72,7 +72,7 @@ def user_line_of_equation(path: Sequence[Any]) -> str | None:
 
     `path` is the equation with its enclosing equations, the outermost first.
     """
-    return _find_innermost_line(path) or _jax_compat.source_of_equation(path[-1])
+    return _find_innermost_line(path) or _jax_compat.find_source_of_equation(path[-1])
 
 
 def find_definition(function: object) -> str | None:

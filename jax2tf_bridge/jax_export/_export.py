@@ -24,7 +24,7 @@ from jax2tf_bridge.from_jax import (
 )
 from jax2tf_bridge.from_jax.arguments import JaxCallable
 from jax2tf_bridge.from_jax.shapes import SYMBOLIC, Specs, symbolic_specs
-from jax2tf_bridge.from_jax.trees import rebuild_tree, spec_of_structure
+from jax2tf_bridge.from_jax.trees import describe_structure, rebuild_tree
 from jax2tf_bridge.portable import (
     NOT_STRICT,
     PortableFunction,
@@ -276,7 +276,7 @@ def _make_spec(tree: Any, count: int, field: str) -> Any:
             f"{field} must have {count} leaves, one for each abstract value. Got: "
             f"{tree.num_leaves} in {tree}"
         )
-    return spec_of_structure(tree, [jax.ShapeDtypeStruct((), "float32")] * count)
+    return describe_structure(tree, [jax.ShapeDtypeStruct((), "float32")] * count)
 
 
 _UPDATES: Mapping[str, Callable[[PortableFunction, Any], PortableFunction]] = MappingProxyType(

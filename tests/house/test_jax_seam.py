@@ -64,9 +64,9 @@ def _trace_context(without: Callable[[], None]) -> None:
 
 
 def _known_platforms(without: Callable[[], None]) -> None:
-    assert _jax_compat.known_platforms()[: len(PLATFORMS)] == PLATFORMS
+    assert _jax_compat.list_known_platforms()[: len(PLATFORMS)] == PLATFORMS
     without()
-    assert _jax_compat.known_platforms() == PLATFORMS
+    assert _jax_compat.list_known_platforms() == PLATFORMS
     with pytest.raises(TargetError, match="my_plugin"):
         export(jnp.sin, platforms=["my_plugin"])(1.0)
     assert export(jnp.sin, platforms=["cpu"])(1.0).platforms == ("cpu",)
@@ -74,9 +74,9 @@ def _known_platforms(without: Callable[[], None]) -> None:
 
 def _summarize(without: Callable[[], None]) -> None:
     (equation,) = jax.make_jaxpr(lambda x: jax.lax.sin(x))(1.0).eqns
-    assert "test_jax_seam.py:" in (_jax_compat.source_of_equation(equation) or "")
+    assert "test_jax_seam.py:" in (_jax_compat.find_source_of_equation(equation) or "")
     without()
-    assert _jax_compat.source_of_equation(equation) is None
+    assert _jax_compat.find_source_of_equation(equation) is None
 
 
 BEHAVIOURS: dict[str, Callable[[Callable[[], None]], None]] = {
@@ -127,6 +127,6 @@ def test_a_line_without_the_name_of_the_local_variable(monkeypatch: pytest.Monke
 
 def test_static_arguments_without_the_attribute(monkeypatch: pytest.MonkeyPatch) -> None:
     jitted = jax.jit(lambda n, x: x * n, static_argnums=0)
-    assert _jax_compat.static_arguments(jitted) == (frozenset({0}), frozenset({"n"}))
+    assert _jax_compat.read_static_arguments(jitted) == (frozenset({0}), frozenset({"n"}))
     monkeypatch.setattr(_jax_compat, "_JIT_INFO", "no_such_attribute")
-    assert _jax_compat.static_arguments(jitted) == (frozenset(), frozenset())
+    assert _jax_compat.read_static_arguments(jitted) == (frozenset(), frozenset())

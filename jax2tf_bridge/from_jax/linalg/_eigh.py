@@ -27,11 +27,13 @@ from jax2tf_bridge.from_jax.linalg._arrays import (
     distance_below_diagonal,
     epsilon,
     eye_like,
+    find_scale,
     int32,
     is_complex,
     loop,
     matmul,
     max_over,
+    pad_zeros,
     resize,
     round_up_to_multiple,
     rows,
@@ -70,9 +72,7 @@ def eigh(a: Any, *, lower: bool) -> tuple[Any, Any]:
 def _decompose(a: Any, *, lower: bool) -> tuple[Any, Any]:
     n = a.shape[0]
     a = _make_hermitian(a, lower)
-    largest = max_over(lax.abs(a), 0, 1)
-    finite = lax.is_finite(largest) & lax.reduce_and(lax.is_finite(lax.abs(a)), (0, 1))
-    scale = where((largest > 0) & finite, largest, 1)
+    scale, finite = find_scale(a)
     d, e, stages = tridiagonalize(a / cast_like(scale, a))
 
     phases = None
@@ -81,12 +81,8 @@ def _decompose(a: Any, *, lower: bool) -> tuple[Any, Any]:
         phases = accumulate_phases(e)
         e = lax.abs(e)
     size = lax.abs(e)
-    sums = (
-        lax.abs(d)
-        + lax.pad(size, 0 * largest, [(1, 0, 0)])
-        + lax.pad(size, 0 * largest, [(0, 1, 0)])
-    )
-    norm = max_over(sums, 0)
+    neighbours = pad_zeros(size, [(1, 0, 0)]) + pad_zeros(size, [(0, 1, 0)])
+    norm = max_over(lax.abs(d) + neighbours, 0)
     norm = where(norm > 0, norm, 1) * np.array(2, norm.dtype)
     d, e = d / norm, e / norm
 

@@ -22,6 +22,7 @@ from jax2tf_bridge.from_jax.linalg._arrays import (
     columns,
     epsilon,
     eye_like,
+    find_scale,
     int32,
     is_complex,
     matmul,
@@ -114,10 +115,7 @@ def _rotate_columns(basis: Any, u: Any, full: bool) -> Any:
 def _svd_square(a: Any) -> tuple[Any, Any, Any]:
     """Computes s, U and V of a [n, n] from a = P B Q^H with an upper bidiagonal B."""
     n = a.shape[0]
-    size = lax.abs(a)
-    largest = max_over(size, 0, 1)
-    finite = lax.reduce_and(lax.is_finite(size), (0, 1))
-    scale = where((largest > 0) & finite, largest, 1)
+    scale, finite = find_scale(a)
     b = bidiagonalize(a / cast_like(scale, a))
 
     d, e = b.d, b.e
@@ -140,7 +138,7 @@ def _svd_square(a: Any) -> tuple[Any, Any, Any]:
     if phases is not None:
         vectors = columns(transpose(phases)) * vectors
 
-    panels = lax.concatenate([lax.expand_dims(x, (0,)) for x in (b.right, b.left)], 0)
+    panels = _stack_sides(b.right, b.left)
     vectors = jax.vmap(apply_panels)(panels, resize(vectors, (2, panels.shape[3], n)))
     vectors = where(finite, resize(vectors, (2, n, n)), np.nan)
     s = where(finite, lax.max(-descending, 0 * descending) * norm * scale, np.nan)

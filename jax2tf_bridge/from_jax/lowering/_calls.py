@@ -90,7 +90,7 @@ def _lower_graph_call(
     return results
 
 
-def graph_call_rules() -> tuple[tuple[Any, Any], ...]:
+def make_graph_call_rules() -> tuple[tuple[Any, Any], ...]:
     """Returns the lowering rules for exports as (primitive, rule) pairs.
 
     Without these rules, lowering a call raises an error.
@@ -146,7 +146,7 @@ def _lower_by_rule(
 mlir.register_lowering(_by_rule_p, _lower_by_rule)
 
 
-def composite_rules(rules: Mapping[Any, Rule]) -> dict[Any, Rule]:
+def make_composite_rules(rules: Mapping[Any, Rule]) -> dict[Any, Rule]:
     """Returns the rules that write composites.
 
     `rules` are the other overrides of the export, which lower the decompositions.
@@ -160,7 +160,7 @@ def composite_rules(rules: Mapping[Any, Rule]) -> dict[Any, Rule]:
             rules.get(primitive) or partial(lower_by_platform, primitive, {}),
         )
         for row in COMPOSITES.values()
-        if row.primitive and (primitive := _find_primitive(row.primitive)) is not None
+        if row.primitive and (primitive := _find_lax_primitive(row.primitive)) is not None
     }
 
 
@@ -228,7 +228,7 @@ def _replace_by_composite(
     return list(composite.results)
 
 
-def _find_primitive(name: str) -> Any:
+def _find_lax_primitive(name: str) -> Any:
     if name == "stop_gradient":
         return _find_stop_gradient()
     return getattr(lax, f"{name}_p", None) or getattr(lax.linalg, f"{name}_p")

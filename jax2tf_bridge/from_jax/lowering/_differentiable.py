@@ -86,7 +86,7 @@ def _has_safe_derivative(equation: Any) -> bool:
     if name == "gather":
         return _open_axes(equation.invars[0]) == []
     if name == "custom_jvp_call":
-        return _JAX_DIRECTORY in Path(custom_rule_source(equation)[1]).parents
+        return _JAX_DIRECTORY in Path(find_custom_rule(equation)[1]).parents
     if name == "cond":
         return all(map(is_surely_differentiable, params["branches"]))
     is_loop = name == "scan" and isinstance(params["length"], int)
@@ -186,11 +186,11 @@ def _is_relu(equation: Any) -> bool:
     if equation.primitive.name != "custom_jvp_call":
         return False
     name, file = _RULE_OF_RELU
-    function, place = custom_rule_source(equation)
+    function, place = find_custom_rule(equation)
     return function == name and file in place.replace("\\", "/")
 
 
-def custom_rule_source(equation: Any) -> tuple[str, str]:
+def find_custom_rule(equation: Any) -> tuple[str, str]:
     """Returns name and place ("file:line") of a function with a custom derivative."""
     inner = getattr(equation.params.get("call_jaxpr"), "jaxpr", None)
     source = str(getattr(getattr(inner, "debug_info", None), "func_src_info", ""))

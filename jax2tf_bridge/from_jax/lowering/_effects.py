@@ -57,7 +57,7 @@ _EQUINOX_CALL = "branched_error_if_impl"
 def refuse_host_callbacks(traced: jax.stages.Traced, name: str, options: ExportOptions) -> None:
     """Rejects a function that calls back to the Python process that traced it.
 
-    Calls that the options leave out are accepted, because `callback_rules` drops them.
+    Calls that the options leave out are accepted, because `make_callback_rules` drops them.
 
     Raises:
       NotExportableError: there is such a call. The message has the primitive and the user's line.
@@ -107,7 +107,7 @@ def refuse_host_callbacks(traced: jax.stages.Traced, name: str, options: ExportO
             )
 
 
-def callback_rules(
+def make_callback_rules(
     traced: jax.stages.Traced, name: str, options: ExportOptions
 ) -> tuple[tuple[Any, Rule], ...]:
     """Lists (primitive, lowering rule) pairs for host callbacks, debugging calls and checks.
@@ -133,7 +133,7 @@ def callback_rules(
     return tuple(rules.items())
 
 
-def effect_names(
+def name_effects(
     effects: Sequence[Any],
     function: str,
     *,

@@ -27,10 +27,10 @@ from jax2tf_bridge.from_jax._jax_compat_lowering import (
     take_constants,
     take_module,
 )
-from jax2tf_bridge.from_jax.lowering._calls import graph_call_rules, take_graph_functions
-from jax2tf_bridge.from_jax.lowering._effects import callback_rules
+from jax2tf_bridge.from_jax.lowering._calls import make_graph_call_rules, take_graph_functions
+from jax2tf_bridge.from_jax.lowering._effects import make_callback_rules
 from jax2tf_bridge.from_jax.lowering._options import ExportOptions
-from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
+from jax2tf_bridge.from_jax.lowering._rules import make_lowering_overrides
 from jax2tf_bridge.from_jax.lowering._tracing import trace_with_wide_dtypes
 from jax2tf_bridge.from_jax.source_lines import iter_equation_paths, user_line_of_equation
 from jax2tf_bridge.from_jax.stablehlo import (
@@ -145,11 +145,11 @@ def _lower_for_platforms(
     disabled = {"ALL", PLACEHOLDER_TARGET}
     captured = TakenArrays()
     rules = (
-        *lowering_overrides(
+        *make_lowering_overrides(
             platforms, options.target.stablehlo_versions[0], xla=options.target.xla
         ),
-        *graph_call_rules(),
-        *callback_rules(traced, name, options),
+        *make_graph_call_rules(),
+        *make_callback_rules(traced, name, options),
         # JAX caches results by rules. A cached result would lack the captured arrays, so this new
         # primitive makes the rules unique.
         (Primitive("jax2tf_bridge_lowering"), _lower_unused),

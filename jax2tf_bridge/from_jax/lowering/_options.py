@@ -89,7 +89,7 @@ def make_export_options(
         )
     sizes = make_size_options(constraints, call=call, words=words)
     return ExportOptions(
-        canonical_platforms(platforms, _jax_compat.known_platforms(), argument=argument),
+        canonical_platforms(platforms, _jax_compat.list_known_platforms(), argument=argument),
         canonical_checks(disabled_checks),
         as_target(target),
         sizes,

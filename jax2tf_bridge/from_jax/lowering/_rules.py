@@ -34,8 +34,8 @@ from jax2tf_bridge.from_jax._jax_compat_lowering import (
     lower_fun,
     make_platform_rule,
 )
-from jax2tf_bridge.from_jax.linalg import linalg_rules
-from jax2tf_bridge.from_jax.lowering._calls import composite_rules
+from jax2tf_bridge.from_jax.linalg import make_linalg_rules
+from jax2tf_bridge.from_jax.lowering._calls import make_composite_rules
 from jax2tf_bridge.targets import PLATFORMS, TENSORFLOW_RELEASES
 
 # The StableHLO version of the first TF release that can run gathers with batching dimensions.
@@ -56,7 +56,7 @@ _SCATTERS = (
 
 
 @functools.lru_cache(maxsize=64)
-def lowering_overrides(
+def make_lowering_overrides(
     platforms: tuple[str, ...], stablehlo_version: tuple[int, int, int], *, xla: bool = True
 ) -> tuple[tuple[Any, Rule], ...]:
     """Returns (primitive, lowering rule) pairs for jax.export's `_override_lowering_rules`.
@@ -81,7 +81,7 @@ def lowering_overrides(
         lax.pmax_p: partial(_lower_reduction_collective, lax.pmax_p, lax.reduce_max),
         lax.pmin_p: partial(_lower_reduction_collective, lax.pmin_p, lax.reduce_min),
         lax.conv_general_dilated_p: _lower_convolution,
-        **dict(linalg_rules(platforms, calls_eigh=xla)),
+        **dict(make_linalg_rules(platforms, calls_eigh=xla)),
     }
     for primitive in (lax.all_gather_p, find_primitive("reduce_scatter_p")):
         rules[primitive] = partial(_lower_gather_collective, primitive)
@@ -107,7 +107,7 @@ def _keep_whole(rules: dict[Any, Rule]) -> dict[Any, Rule]:
         **{p: find_common_rule(p) for p in operations},
         lax.approx_top_k_p: lower_fun(_exact_top_k),
     }
-    return rules | kept | composite_rules(rules)
+    return rules | kept | make_composite_rules(rules)
 
 
 def _exact_top_k(x: Any, *, k: int, reduction_dimension: int, is_max_k: bool, **_: Any) -> Any:

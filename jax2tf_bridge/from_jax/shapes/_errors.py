@@ -25,7 +25,7 @@ _JaxInconclusiveShapeError.__name__ = _JaxInconclusiveShapeError.__qualname__ = 
 )
 
 
-def requirements_error(
+def make_requirements_error(
     function: TracedFunction, call: str, requirements: Sequence[Requirement], stated: Sequence[str]
 ) -> InconclusiveShapeError:
     """Makes an error for requirements of tracing that the user did not allow.
@@ -53,7 +53,7 @@ def requirements_error(
     )
 
 
-def never_holds_error(
+def make_never_holds_error(
     function: TracedFunction,
     comparison: Comparison,
     counterexample: Mapping[str, int],
@@ -74,7 +74,7 @@ def never_holds_error(
     )
 
 
-def not_convinced_error(
+def make_not_convinced_error(
     function: TracedFunction, comparison: Comparison, source: str | None, cause: Exception
 ) -> InconclusiveShapeError:
     """Makes an error for a comparison that JAX received as a constraint but did not use."""
@@ -128,7 +128,7 @@ def _read_line(source: str | None) -> str:
     return linecache.getline(file, int(line)) if line.isdigit() else ""
 
 
-def needs_a_number_error(
+def make_needs_a_number_error(
     function: TracedFunction,
     passed: Sequence[Mapping[str, int]],
     source: str | None,
@@ -162,7 +162,7 @@ def needs_a_number_error(
     )
 
 
-def some_sizes_fail_error(
+def make_some_sizes_fail_error(
     function: TracedFunction,
     passes: Mapping[str, int],
     fails: Mapping[str, int],
@@ -175,7 +175,7 @@ def some_sizes_fail_error(
         Message(
             f"{function.name} does not work for all sizes{_format_place(source)}: it does for "
             f"{_format_sizes(passes)}, but for {_format_sizes(fails)} it fails with "
-            f"{type(concrete).__name__}: {first_line(concrete)}\n"
+            f"{type(concrete).__name__}: {get_first_line(concrete)}\n"
             f"{_describe_library_line(concrete)}Constrain your sizes in ",
             function.words.constraints,
             ", or give some of them in ",
@@ -189,7 +189,7 @@ def some_sizes_fail_error(
     )
 
 
-def only_one_size_error(
+def make_only_one_size_error(
     function: TracedFunction,
     requirements: Sequence[str],
     sizes: Mapping[str, int],
@@ -210,7 +210,7 @@ def only_one_size_error(
     )
 
 
-def too_many_rounds_error(function: TracedFunction, rounds: int) -> InconclusiveShapeError:
+def make_too_many_rounds_error(function: TracedFunction, rounds: int) -> InconclusiveShapeError:
     """Makes an error for questions that do not end."""
     return _make_error(
         Message(
@@ -231,7 +231,7 @@ def _make_error(
     source: str | None = None,
     cause: Exception | None = None,
 ) -> InconclusiveShapeError:
-    says = f" JAX says: {first_line(cause)}" if cause is not None else ""
+    says = f" JAX says: {get_first_line(cause)}" if cause is not None else ""
     error = _JaxInconclusiveShapeError(
         Message(text, says), comparison=comparison, counterexample=counterexample, source=source
     )
@@ -239,7 +239,7 @@ def _make_error(
     return error
 
 
-def note_failure_at_all_sizes(
+def describe_failure_at_all_sizes(
     name: str, error: Exception, sizes: Mapping[str, int], concrete: Exception
 ) -> str:
     """Returns a note for an error of open sizes that also occurs at concrete sizes.
@@ -253,16 +253,16 @@ def note_failure_at_all_sizes(
         )
     return (
         f"{name} fails for every size that was tried, so that no constraint can help. For "
-        f"{_format_sizes(sizes)}, {type(concrete).__name__}: {first_line(concrete)}"
+        f"{_format_sizes(sizes)}, {type(concrete).__name__}: {get_first_line(concrete)}"
     )
 
 
 def is_same_error(error: Exception, concrete: Exception, sizes: Mapping[str, int]) -> bool:
     """Returns whether errors at open and concrete sizes are equal, apart from the sizes."""
-    text = first_line(error)
+    text = written = get_first_line(error)
     for variable, size in sizes.items():
         text = re.sub(rf"\b{variable}\b", str(size), text)
-    return type(concrete) is type(error) and first_line(concrete) in (first_line(error), text)
+    return type(concrete) is type(error) and get_first_line(concrete) in (written, text)
 
 
 def _format_place(source: str | None) -> str:
@@ -302,5 +302,5 @@ def _format_sizes(values: Mapping[str, int]) -> str:
     return ", ".join(f"{name} = {value}" for name, value in sorted(values.items()))
 
 
-def first_line(error: Exception) -> str:
+def get_first_line(error: Exception) -> str:
     return str(error).strip().split("\n", 1)[0]

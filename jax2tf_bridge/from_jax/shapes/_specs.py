@@ -13,7 +13,7 @@ from jax import export as jax_export
 from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.errors import Argument, DTypeError, Message, ShapeError, StructureError
 from jax2tf_bridge.from_jax._symbols import dim_to_jax, scope_from_jax
-from jax2tf_bridge.from_jax.arguments import JaxCallable, close_over, shape_and_dtype
+from jax2tf_bridge.from_jax.arguments import JaxCallable, advise_closure, shape_and_dtype
 from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
 from jax2tf_bridge.from_jax.shapes._entries import (
     describe_problem,
@@ -318,7 +318,7 @@ def symbolic_specs(
         if isinstance(value, str):
             raise DTypeError(
                 f"The argument {name} of {function.name} is the string {value!r:.80}, and JAX "
-                f"computes with numbers only. {close_over(function, names, name, value)}"
+                f"computes with numbers only. {advise_closure(function, names, name, value)}"
             )
     try:
         trees = [
@@ -432,10 +432,10 @@ def _make_specs(argument: Any, shape_spec: Any, name: str) -> Any:
         ) from e
     keyed: tuple[list[tuple[Any, Any]], Any] = jax.tree_util.tree_flatten_with_path(argument)
     leaves, tree = keyed
-    flat_specs = jax.tree_util.tree_leaves(specs)
+    make_flat_specs = jax.tree_util.tree_leaves(specs)
     symbolic = [
         _make_spec(leaf, spec.text, name + jax.tree_util.keystr(path))
-        for (path, leaf), spec in zip(leaves, flat_specs, strict=True)
+        for (path, leaf), spec in zip(leaves, make_flat_specs, strict=True)
     ]
     return rebuild_tree(tree, symbolic)
 

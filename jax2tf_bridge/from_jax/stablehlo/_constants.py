@@ -407,7 +407,7 @@ def _read_from_bytecode(constant: _LargeConstant) -> memoryview | None:
     operation = constant.operation
     module = ir.Module.create(ir.Location.unknown())
     operation.clone(ir.InsertionPoint(module.body))
-    view = memoryview(_jax_compat.module_bytecode(module))
+    view = memoryview(_jax_compat.write_bytecode(module))
     entries = read_layout(view).attributes
     # The constant is the longest entry; its type and all others are short.
     cursor = max((entries[i].cursor for i in range(len(entries))), key=lambda c: c.left)

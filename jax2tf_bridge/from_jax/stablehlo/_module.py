@@ -150,7 +150,7 @@ class StableHloModule:
         self._module = module
         self._index: _OperationIndex | None = None
         if may_be_sharded is None:
-            may_be_sharded = _may_have_shardings(_jax_compat.module_bytecode(module))
+            may_be_sharded = _may_have_shardings(_jax_compat.write_bytecode(module))
         self._may_be_sharded = may_be_sharded
 
     @classmethod
@@ -361,7 +361,7 @@ class StableHloModule:
           name: prefix for the names of the copied functions.
         """
         self._may_be_sharded |= function._may_be_sharded
-        bytecode = _jax_compat.module_bytecode(function._module)
+        bytecode = _jax_compat.write_bytecode(function._module)
         with self._edit() as module:
             source = ir.Module.parse(bytecode)
             main = _copy_functions(source, module, name)
@@ -398,7 +398,7 @@ class StableHloModule:
         """
         target = version_text(version)
         with self._context:
-            expanded = ir.Module.parse(_jax_compat.module_bytecode(self._module))
+            expanded = ir.Module.parse(_jax_compat.write_bytecode(self._module))
             try:
                 _jax_compat.run_passes(expanded, _EXPAND.format(version=target))
                 has_open_sizes = any("?" in kind for kind in self.main_types()[0])

@@ -47,7 +47,7 @@ def read_stablehlo_module(portable: PortableFunction) -> StableHloModule:
     try:
         return StableHloModule.read(portable.module.data)
     except Exception as e:  # the exception types differ between releases of jaxlib
-        newest = version_text(_jax_compat.current_stablehlo_version())
+        newest = version_text(_jax_compat.get_stablehlo_version())
         raise ModuleError(
             f"The installed JAX cannot read the module of {portable.name}: it is written at "
             f"StableHLO {version_text(portable.module.stablehlo_version)} by {portable.producer}, "
@@ -185,7 +185,7 @@ def make_portable_artifact(module: str | bytes, name: str) -> bytes:
     Raises:
       ModuleError: the installed JAX cannot read it, or it has no function to call.
     """
-    newest = version_text(_jax_compat.current_stablehlo_version())
+    newest = version_text(_jax_compat.get_stablehlo_version())
     with _jax_compat.make_ir_context():
         try:
             parsed = ir.Module.parse(module)
@@ -316,7 +316,7 @@ def retarget_module(
             operation="calling convention",
             source=None,
         )
-    newest = _jax_compat.current_stablehlo_version()
+    newest = _jax_compat.get_stablehlo_version()
     problem: LossyError | None = None
     if target.xla and module.uses_narrow_integers():
         target = _drop_versions_without_narrow_integers(target, function_name)
@@ -386,7 +386,7 @@ def _make_unsupported_error(
 def _find_version_that_expresses(
     module: StableHloModule, *, tried: Collection[Version]
 ) -> list[Version]:
-    newest = _jax_compat.current_stablehlo_version()
+    newest = _jax_compat.get_stablehlo_version()
     for version, _ in TENSORFLOW_RELEASES.values():
         (written,) = _list_runnable_versions(module, [version])
         if version in tried or written != version or version > newest:
