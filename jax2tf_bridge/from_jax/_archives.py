@@ -124,7 +124,7 @@ def _geev(a: Any, *, flags: Flags, shapes: Shapes) -> tuple[Any, ...]:
 
 
 def _gees(a: Any, *, flags: Flags, **_: Any) -> tuple[Any, ...]:
-    """Returns zeros as eigenvalues, which are on the diagonal of the Schur form."""
+    # The eigenvalues are zeros here: they are on the diagonal of the Schur form.
     form, *vectors = lax.linalg.schur(a, compute_schur_vectors=bool(flags["vectors"]))
     vectors = vectors or [_zeros(a.shape, a)]
     values = _zeros(a.shape[:-1], a)
@@ -134,7 +134,7 @@ def _gees(a: Any, *, flags: Flags, **_: Any) -> tuple[Any, ...]:
 
 
 def _gees_ffi(a: Any, *, flags: Flags, **_: Any) -> tuple[Any, ...]:
-    """Like _gees, with the results in another order."""
+    # The results of _gees in another order.
     form, first, values, vectors, *success = _gees(a, flags=flags)
     return form, vectors, *(() if is_complex(a) else (first,)), values, *success
 
@@ -169,14 +169,14 @@ def _gesvd_gpu(a: Any, *, flags: Flags, shapes: Shapes) -> tuple[Any, ...]:
 
 
 def _gesvdj(a: Any, *, shapes: Shapes, **_: Any) -> tuple[Any, ...]:
-    """Returns V instead of its adjoint."""
+    # Returns V instead of its adjoint.
     swapped = (*shapes[3][:-2], shapes[3][-1], shapes[3][-2])
     s, u, vh, info = _gesdd(a, shapes=(*shapes[:3], swapped))[1:]
     return a, s, u, adjoint(vh), info
 
 
 def _permutation(pivots: Any, *, shapes: Shapes, **_: Any) -> tuple[Any, ...]:
-    """Converts pivots, which start from 0, to a permutation."""
+    # These pivots start from 0.
     return (lax.linalg.lu_pivots_to_permutation(pivots, shapes[0][-1]),)
 
 
@@ -186,7 +186,7 @@ def _gtsv(lower: Any, diagonal: Any, upper: Any, b: Any, **_: Any) -> tuple[Any,
 
 
 def _success(a: Any) -> Any:
-    """Returns LAPACK's info for each matrix: 0, because failures are NaN in these rules."""
+    # LAPACK's info for each matrix. It is always 0, because failures are NaN in these rules.
     return lax.full(a.shape[:-2], 0, np.int32)
 
 
@@ -333,7 +333,6 @@ def _list_operands(call: Any) -> list[Any]:
 
 
 def _read_constant(value: Any) -> complex | None:
-    """Returns the value of a scalar operand; None if it is not a constant."""
     owner = value.owner
     operation = getattr(owner, "operation", owner)
     if getattr(operation, "name", "") != "stablehlo.constant":
@@ -369,7 +368,7 @@ def _read_flag_operands(routine: str, scalars: Sequence[Any], target: str) -> di
 
 
 def _read_flag_attributes(call: Any) -> dict[str, int]:
-    """Reads the flags in attributes, characters or (on GPUs) booleans, as numbers."""
+    # Attributes are characters, or booleans on GPUs.
     values: dict[str, int] = {}
     for name in ("mhlo.backend_config", "backend_config"):
         if name in call.attributes and isinstance(call.attributes[name], ir.DictAttr):
@@ -468,7 +467,6 @@ def _export_today(
 def _make_specs(
     call: _ArchivedCall, operands: Sequence[Any], by_lapack: bool
 ) -> list[jax.ShapeDtypeStruct]:
-    """Lists the types of the operands, with variables for open sizes."""
     sizes = _ROUTINES[call.routine].sizes
     if call.routine == "trsm" and not call.flags["left"]:
         sizes = ("mm", "km")

@@ -269,7 +269,7 @@ def _make_flat_exported(portable: PortableFunction, vjp_order: int) -> jax_expor
 
 
 def _replace_unwritable_dtype(aval: Aval) -> Aval:
-    """Replaces a dtype that JAX's files lack (int2 and uint2) by one that they have."""
+    # JAX's files lack int2 and uint2.
     return aval if aval.dtype in DTYPES else replace(aval, dtype="int8")
 
 
@@ -318,7 +318,7 @@ def _restore_meshes(module: bytes) -> bytes:
 
 
 def _read_constraints(exported: jax_export.Exported) -> tuple[str, ...]:
-    """Reads the constraints of the symbolic scope; files of JAX drop the scope."""
+    # Files of JAX drop the scope.
     symbolic = [
         d for aval in exported.in_avals for d in aval.shape if jax_export.is_symbolic_dim(d)
     ]
@@ -355,7 +355,7 @@ def _constrain_avals(
 
 
 def _restore_weak_types(known_avals: Sequence[Aval], avals: Sequence[Any]) -> tuple[Any, ...]:
-    """Restores the weak types of the traced function, which JAX's files drop."""
+    # JAX's files drop weak types.
     return tuple(
         aval.update(weak_type=True) if known.weak_type else aval
         for known, aval in zip(known_avals, avals, strict=True)

@@ -83,7 +83,6 @@ def jax_dtype(dtype: Any, path: str, *, shown: str | None = None) -> Any:
 
 
 def _advise_conversion(dtype: Any) -> str:
-    """Returns advice to convert an array of a dtype that JAX lacks; "" if there is none."""
     if np.dtype(dtype).kind in "SUO":
         return ", in TensorFlow for instance with tf.strings.to_number or a table of tf.lookup"
     if np.dtype(dtype).kind in "mM":
@@ -229,10 +228,7 @@ def _is_linen_module(value: object) -> bool:
 
 
 def _list_linen_arguments(function: object) -> tuple[str, ...]:
-    """Returns the names of a linen method's arguments, which `Module.apply` takes as `*args`.
-
-    Other functions have no such names.
-    """
+    # Module.apply takes the arguments of a linen method as *args.
     args: tuple[Any, ...] = ()
     keywords: dict[str, Any] = {}
     if isinstance(function, functools.partial):
@@ -276,7 +272,6 @@ def _get_name(function: object) -> str:
 
 
 def _get_code_name(function: object) -> str:
-    """Returns the name of the function in code; "f" if it has none."""
     name = getattr(function, "__name__", None)
     if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
         return "f"
@@ -297,7 +292,6 @@ def _count_positional(signature: inspect.Signature | None) -> int:
 
 
 def _advise_instead(value: object) -> str:
-    """Returns advice for a function that was already exported."""
     if isinstance(unwrap_portable(value), PortableFunction):
         return " It is exported already: to_tf(portable) makes a TensorFlow function of it."
     if isinstance(value, jax_export.Exported):

@@ -103,7 +103,7 @@ def _svd(a: Any, *, full: bool, rank: Any) -> tuple[Any, Any, Any]:
 
 
 def _rotate_columns(basis: Any, u: Any, full: bool) -> Any:
-    """Multiplies the first k columns of `basis`, [m, m] or [m, k], by u [k, k]."""
+    # Only the first k columns of the basis, [m, m] or [m, k], are multiplied by u [k, k].
     m, rank = basis.shape[0], u.shape[0]
     product = matmul(resize(basis, (m, rank)), u)
     if not full:

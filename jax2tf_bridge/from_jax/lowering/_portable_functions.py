@@ -198,7 +198,6 @@ class _VjpExport:
             return self._build(inferred)
 
     def _infer(self) -> InferredTrace[None]:
-        """Traces the VJP, under further assumptions where it needs them."""
         try:
             with jax.enable_x64(self._x64):
                 inferred = infer(self._vjp, self._assumptions, first=self._trace_first)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import jax.numpy as jnp
@@ -103,11 +102,11 @@ def make_lowering_overrides(
 def _keep_whole(rules: dict[Any, Rule]) -> dict[Any, Rule]:
     """Replaces the rules of primitives that are one operation in TensorFlow."""
     operations = (lax.linalg.cholesky_p, lax.linalg.triangular_solve_p)
-    kept = {
+    whole = {
         **{p: find_common_rule(p) for p in operations},
         lax.approx_top_k_p: lower_fun(_exact_top_k),
     }
-    return rules | kept | make_composite_rules(rules)
+    return rules | whole | make_composite_rules(rules)
 
 
 def _exact_top_k(x: Any, *, k: int, reduction_dimension: int, is_max_k: bool, **_: Any) -> Any:
@@ -381,9 +380,10 @@ def _exact_minimum(x: Any, y: Any) -> Any:
     return lax.select(lax.bitwise_or(lax.le(x, y), lax.ne(x, x)), x, y)
 
 
-_EXACT_REDUCERS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
-    {lax.max_p: _exact_maximum, lax.min_p: _exact_minimum}
-)
+_EXACT_REDUCERS: Mapping[Any, Callable[..., Any]] = {
+    lax.max_p: _exact_maximum,
+    lax.min_p: _exact_minimum,
+}
 
 
 def _is_float(ctx: Any) -> bool:

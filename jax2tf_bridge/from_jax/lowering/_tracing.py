@@ -116,7 +116,7 @@ def _make_form(code: str, call: Any, mapped: Any, specs: Specs) -> RowWise:
     return RowWise(
         code,
         lambda assumptions, scope: mapped.trace(*specs.arguments_under(assumptions, scope)[0]),
-        lambda: _are_equal(call, mapped, specs),
+        lambda: _agree_on_samples(call, mapped, specs),
     )
 
 
@@ -137,8 +137,7 @@ def _find_axes(specs: Specs) -> tuple[int | None, ...] | None:
     return tuple(axes) if 0 in axes else None
 
 
-def _are_equal(call: Callable[..., Any], mapped: Callable[..., Any], specs: Specs) -> bool:
-    """Returns whether both forms agree on random numbers."""
+def _agree_on_samples(call: Callable[..., Any], mapped: Callable[..., Any], specs: Specs) -> bool:
     sizes: Mapping[str, int] = dict.fromkeys(specs.variables(), _ROWS)
     arg_specs = specs.arguments_at(sizes)[0]
     if sum(math.prod(spec.shape) for spec in jax.tree_util.tree_leaves(arg_specs)) > MAX_ELEMENTS:

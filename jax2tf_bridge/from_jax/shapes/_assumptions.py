@@ -80,24 +80,28 @@ class SizeAssumptions:
         """Returns the requirements as texts of constraints."""
         return tuple(dict.fromkeys(str(r.comparison) for r in self.requirements))
 
+    def fact_comparisons(self) -> frozenset[Comparison]:
+        """Returns the comparisons of the facts."""
+        return frozenset(fact.comparison for fact in self.facts)
+
     def with_requirement(self, requirement: Requirement) -> SizeAssumptions:
         """Adds a requirement, and drops requirements that the others imply."""
-        kept = [*self.requirements, requirement]
-        for known in self.requirements:
-            rest = [r for r in kept if r is not known]
-            scope = self.scope.with_constraints(*(r.comparison for r in rest), check=False)
-            if isinstance(prove(known.comparison, scope, time_limit=0.5), Proven):
-                kept = rest
+        requirements = [*self.requirements, requirement]
+        for old in self.requirements:
+            remaining = [r for r in requirements if r is not old]
+            scope = self.scope.with_constraints(*(r.comparison for r in remaining), check=False)
+            if isinstance(prove(old.comparison, scope, time_limit=0.5), Proven):
+                requirements = remaining
         # JAX replaces a variable in all terms, so facts no longer match and JAX asks again.
         comparison = requirement.comparison
         sides = (comparison.left, comparison.right)
         is_replacement = comparison.operator == "==" and any(map(is_variable, sides))
         facts = () if is_replacement else self.facts
-        return replace(self, requirements=tuple(kept), facts=facts)
+        return replace(self, requirements=tuple(requirements), facts=facts)
 
     def with_facts(self, comparisons: Iterable[Comparison]) -> SizeAssumptions:
         """Adds comparisons that follow from the rest, in the terms of JAX's variables."""
-        known = {f.comparison for f in self.facts}
+        known = self.fact_comparisons()
         new = [JaxFact(c) for c in dict.fromkeys(comparisons) if c not in known]
         return replace(self, facts=(*self.facts, *new))
 

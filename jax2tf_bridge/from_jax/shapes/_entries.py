@@ -130,7 +130,7 @@ def _fit(fits: Fits, argument: Any, entry: Any, name: str) -> bool:
 
 def _name_unknown_sizes(argument: Any) -> list[Any]:
     """Returns a list with an entry that names unknown sizes, if code can express it; else []."""
-    if not _is_plain(argument):
+    if not _has_only_builtin_containers(argument):
         return []
     return [jax.tree_util.tree_map(_describe_unknown_sizes, argument)]
 
@@ -151,12 +151,11 @@ def format_with_names(shape: Sequence[int | None]) -> str:
     return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
 
 
-def _is_plain(tree: Any) -> bool:
-    """Returns whether a tree has only built-in containers."""
+def _has_only_builtin_containers(tree: Any) -> bool:
     if isinstance(tree, dict):
-        return type(tree) is dict and all(map(_is_plain, tree.values()))
+        return type(tree) is dict and all(map(_has_only_builtin_containers, tree.values()))
     if isinstance(tree, (list, tuple)):
-        return type(tree) in (list, tuple) and all(map(_is_plain, tree))
+        return type(tree) in (list, tuple) and all(map(_has_only_builtin_containers, tree))
     return tree is None or bool(jax.tree_util.all_leaves([tree]))
 
 

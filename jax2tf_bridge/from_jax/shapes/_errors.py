@@ -270,7 +270,6 @@ def _format_place(source: str | None) -> str:
 
 
 def _describe_library_line(cause: Exception) -> str:
-    """Names the line of a library, below the user's line, that raised an error."""
     line = library_line(cause)
     return f"The library's line is {line}. " if line else ""
 

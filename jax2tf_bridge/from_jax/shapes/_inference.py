@@ -30,10 +30,7 @@ from jax2tf_bridge.from_jax.shapes._errors import (
     make_some_sizes_fail_error,
     make_too_many_rounds_error,
 )
-from jax2tf_bridge.from_jax.shapes._questions import (
-    Question,
-    read_question,
-)
+from jax2tf_bridge.from_jax.shapes._questions import Question, read_question
 from jax2tf_bridge.from_jax.shapes._samples import (
     explain,
     propose_values,
@@ -124,9 +121,9 @@ class _AnsweredTrace:
         question = _read_question(error, known, self._function)
         if question is None or question.constants or len(known.facts) >= MAX_FACTS:
             return
-        stated, scope = {f.comparison for f in known.facts}, known.scope_of_jax()
+        facts, scope = known.fact_comparisons(), known.scope_of_jax()
         for option in question.options:
-            if stated.issuperset(option) or any(map(_is_about_overflow, option)):
+            if facts.issuperset(option) or any(map(_is_about_overflow, option)):
                 return
             if all(isinstance(prove(c, scope), Proven) for c in option):
                 self.assumptions = known.with_facts(c for o in option for c in _iter_facts(o))
@@ -217,7 +214,7 @@ def infer_and_lower(
             if not new:
                 failure = failure or reason
             if not (new or untried) and not isinstance(failure, InconclusiveShapeError):
-                new, failure = _experiment(current, error, function)
+                new, failure = _find_by_trials(current, error, function)
         untried += reversed(new)
         if not untried and failure is not None:
             raise failure
@@ -244,8 +241,7 @@ def _list_next_assumptions(
     by_value = bool(question.constants)
     if by_value:
         question = propose_values(question, assumptions, function)
-    known = {f.comparison for f in assumptions.facts}
-    if any(known.issuperset(option) for option in question.options):
+    if any(map(assumptions.fact_comparisons().issuperset, question.options)):
         return [*_try_next_form(assumptions, question), *fallback], error
     source = user_line(error) or function.source
     scope = assumptions.scope_of_jax()
@@ -308,7 +304,7 @@ def _make_never_error(
     return make_not_convinced_error(function, question.options[0][0], source, cause)
 
 
-def _experiment(
+def _find_by_trials(
     assumptions: SizeAssumptions, error: Exception, function: TracedFunction
 ) -> tuple[list[SizeAssumptions], Exception]:
     """Finds assumptions by trials at concrete sizes; also returns the error if there are none."""

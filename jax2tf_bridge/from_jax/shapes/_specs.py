@@ -159,11 +159,9 @@ class Specs:
     def structure(self) -> tuple[TreeSpec, tuple[str, ...]]:
         """Returns the structure of (args, kwargs) and the names of args, without static ones."""
         args, kwargs = self.dynamic
-        kept = [i for i in range(len(args)) if i not in self.static_args]
-        return (
-            tree_spec((tuple(args[i] for i in kept), kwargs)),
-            tuple(self.names[i] for i in kept),
-        )
+        dynamic = [i for i in range(len(args)) if i not in self.static_args]
+        tree = tree_spec((tuple(args[i] for i in dynamic), kwargs))
+        return tree, tuple(self.names[i] for i in dynamic)
 
     def texts(self) -> list[Any] | dict[str, Any]:
         """Returns the specifications as polymorphic_shapes.

@@ -8,7 +8,6 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import jax
@@ -42,13 +41,11 @@ MIN_LIFTED_BYTES = 4096
 
 # Every TF release that the bridge knows has the dtypes up to this number in types.proto.
 _MAX_DTYPE_NUMBER = 25
-_LIFTED_DTYPES = MappingProxyType(
-    {
-        row.element_type: row.name
-        for row in ALL_DTYPES
-        if row.tensorflow is not None and row.tensorflow <= _MAX_DTYPE_NUMBER
-    }
-)
+_LIFTED_DTYPES = {
+    row.element_type: row.name
+    for row in ALL_DTYPES
+    if row.tensorflow is not None and row.tensorflow <= _MAX_DTYPE_NUMBER
+}
 _LIFTED_NAMES = frozenset(_LIFTED_DTYPES.values())
 _ELEMENTS_PER_COMPARISON = 1 << 16
 
@@ -441,7 +438,6 @@ def _add_operands(call: Any, operands: Sequence[Any]) -> None:
 
 
 def _extend_argument_attributes(operation: Any, count: int) -> None:
-    """Appends empty argument attributes, if the operation has any argument attributes."""
     dictionaries = attribute(operation, "arg_attrs")
     if dictionaries is not None:
         empty = [ir.DictAttr.get({})] * count

@@ -348,7 +348,6 @@ def _list_runnable_versions(
 
 
 def _drop_versions_without_narrow_integers(target: Target, function_name: str) -> Target:
-    """Drops the versions of releases whose XLA fails on 4-bit integers."""
     versions = tuple(v for v in target.stablehlo_versions if v >= _NARROW_INTEGERS)
     if versions:
         return replace(target, stablehlo_versions=versions)
