@@ -224,7 +224,8 @@ _REAL_NAMES = {"heevd": "syevd", "hetrd": "sytrd", "ungqr": "orgqr", "unmqr": "o
 
 # Routines that JAX also supports for matrices with open sizes.
 _OPEN_SIZES = ("potrf", "trsm")
-# JAX keeps LAPACK's calls for these, because of the order of eigenvalues and for open sizes.
+# For the installed JAX, these stay calls of LAPACK: its order of eigenvalues is another one, and it
+# takes matrices with open sizes.
 _IN_LAPACKS_ORDER = ("gees", "geev")
 
 _TARGET = re.compile(r"(?:lapack|blas)_([sdcz])([a-z]+\d?)(_ffi)?")
@@ -408,10 +409,10 @@ def rewrite_calls(module: StableHloModule, name: str, target: Target | None) -> 
     """
     keep_current = target is None
     options = ExportOptions(("cpu",), (), target or Target.widest())
-    for operation, routine in module.custom_call_operations():
+    for operation, call_target in module.custom_call_operations():
         try:
             # Read only now, because the operands may come from a call that was just replaced.
-            call = _read_archived_call(operation, routine)
+            call = _read_archived_call(operation, call_target)
             if call is None:
                 continue
             if not (keep_current and call.is_current):
@@ -423,7 +424,7 @@ def rewrite_calls(module: StableHloModule, name: str, target: Target | None) -> 
             ) from e
         except Exception as e:  # the module may come from any tool
             raise ModuleError(
-                f"{name} holds a call of {routine!r} that JAX would write differently: "
+                f"{name} holds a call of {call_target!r} that JAX would write differently: "
                 f"{type(e).__name__}: {e}. Export the function again."
             ) from e
 

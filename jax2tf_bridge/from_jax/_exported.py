@@ -61,7 +61,8 @@ from jax2tf_bridge.targets import Target
 from shape_poly import SymbolicScope, is_symbolic_dim
 
 _LINEAR_ALGEBRA = re.compile(rb"(?:lapack|blas)_[sdcz][a-z]+")
-_CONVENTION = 9
+_MIN_CONVENTION = 9
+"""Lowest calling convention that every supported JAX reads."""
 _MESHES = b"xla.sdy.meshes"
 _MESHES_FROM_TEXT = "builtin.module(xla-sdy-round-trip-import-shardy-attrs)"
 
@@ -183,9 +184,9 @@ def _make_portable(
     data = bytes(exported.mlir_module_serialized)
     in_shardings, out_shardings = read_shardings(exported)
     symbolic = [d for aval in in_avals for d in aval.shape if is_symbolic_dim(d)]
-    written = _read_constraints(exported)
+    scope_constraints = _read_constraints(exported)
     shapes = [[str(d) for d in aval.shape] for aval in exported.in_avals]
-    constraints = written or read_asserted_constraints(memoryview(data), shapes, in_avals)
+    constraints = scope_constraints or read_asserted_constraints(memoryview(data), shapes, in_avals)
     version = read_stablehlo_version(memoryview(data)) or _jax_compat.get_stablehlo_version()
     convention = exported.calling_convention_version
     producer = f"JAX {jax.__version__}"
@@ -213,8 +214,8 @@ def _make_portable(
         out_shardings=out_shardings,
         target=Target(producer, (version,), convention),
         producer=producer,
-        # The module's checks may be incomplete.
-        constraints_known=bool(written) or not symbolic,
+        # The checks in a module may be incomplete.
+        constraints_known=bool(scope_constraints) or not symbolic,
         uses_global_constants=exported.uses_global_constants,
         gradient=NoGradient("the exported function was made without one"),
     )
@@ -244,6 +245,7 @@ def _make_flat_exported(portable: PortableFunction, vjp_order: int) -> jax_expor
     for stored in get_stored_functions(portable)[: vjp_order + 1]:
         check_stored_types(stored)
     portable = embed_lifted_constants(portable, vjp_order)
+    convention = max(portable.module.calling_convention_version, _MIN_CONVENTION)
     flat = replace(
         portable,
         in_tree=flat_call(len(portable.in_avals)),
@@ -252,7 +254,9 @@ def _make_flat_exported(portable: PortableFunction, vjp_order: int) -> jax_expor
         module=replace(
             portable.module,
             data=_update_module(portable),
-            calling_convention_version=max(portable.module.calling_convention_version, _CONVENTION),
+            calling_convention_version=max(
+                portable.module.calling_convention_version, _MIN_CONVENTION
+            ),
         ),
         # The module now takes 4-bit values directly.
         constraints_known=False,

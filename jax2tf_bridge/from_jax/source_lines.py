@@ -75,6 +75,15 @@ def user_line_of_equation(path: Sequence[Any]) -> str | None:
     return _find_innermost_line(path) or _jax_compat.find_source_of_equation(path[-1])
 
 
+def format_place(line: str | None) -> str:
+    """Returns " at LINE" for a message, or "" for an unknown line.
+
+    >>> format_place("file.py:12 (function)"), format_place(None)
+    (' at file.py:12 (function)', '')
+    """
+    return f" at {line}" if line else ""
+
+
 def find_definition(function: object) -> str | None:
     """Returns the place of a function's definition, in the form of `user_line`."""
     inner = unwrap_function(function)

@@ -20,6 +20,7 @@ from jax2tf_bridge.from_jax._jax_compat_lowering import (
 )
 from jax2tf_bridge.from_jax.lowering._options import DROP, DROP_CHECKS, ExportOptions
 from jax2tf_bridge.from_jax.source_lines import (
+    format_place,
     iter_equation_paths,
     iter_equations,
     user_line_of_equation,
@@ -273,5 +274,4 @@ def _make_error(name: str, path: Sequence[Any], help_text: str) -> NotExportable
 
 
 def _locate(path: Sequence[Any]) -> str:
-    source = user_line_of_equation(path)
-    return f" at {source}" if source else ""
+    return format_place(user_line_of_equation(path))

@@ -10,7 +10,7 @@ from jax2tf_bridge.errors import InconclusiveShapeError, Message, format_bullets
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax.shapes._assumptions import Requirement
 from jax2tf_bridge.from_jax.shapes._traced_function import TracedFunction
-from jax2tf_bridge.from_jax.source_lines import library_line
+from jax2tf_bridge.from_jax.source_lines import format_place, library_line
 from shape_poly import Comparison, Dim, SymbolicScope, evaluate_shape
 
 
@@ -40,7 +40,7 @@ def make_requirements_error(
     more = f" All its requirements:{format_bullets(texts)}\n" if several else " "
     return _JaxInconclusiveShapeError(
         Message(
-            f"{function.name} needs {weakest}{asked}{_format_place(first.source)}, which "
+            f"{function.name} needs {weakest}{asked}{format_place(first.source)}, which "
             f"{_describe_failure(weakest, counterexample)}.{more}If your sizes always "
             f"satisfy {'these' if several else 'this'}, add {'them' if several else 'it'}:\n",
             function.words.advice(call, (*stated, *texts)),
@@ -64,7 +64,7 @@ def make_never_holds_error(
     """Makes an error for sizes that never match; `cause` is JAX's error, if there is one."""
     under = f" under {scope}" if scope.constraints else ""
     return _make_error(
-        f"The shapes in {function.name} do not fit each other{_format_place(source)}: "
+        f"The shapes in {function.name} do not fit each other{format_place(source)}: "
         f"{comparison} never holds{under}; {_format_compared(comparison, counterexample)}. No "
         "constraint on the sizes can help: change the function or the shapes of its arguments.",
         str(comparison),
@@ -80,7 +80,7 @@ def make_not_convinced_error(
     """Makes an error for a comparison that JAX received as a constraint but did not use."""
     return _make_error(
         Message(
-            f"{function.name} needs to know whether {comparison}{_format_place(source)}, but JAX "
+            f"{function.name} needs to know whether {comparison}{format_place(source)}, but JAX "
             f"ignores the answer. {_describe_library_line(cause)}Write the shapes there in "
             "another way, or give one of the sizes in ",
             function.words.shapes,
@@ -149,7 +149,7 @@ def make_needs_a_number_error(
     return _make_error(
         Message(
             f"{function.name} needs a size as a Python number while it is "
-            f"traced{_format_place(source)}. {_describe_library_line(cause)}It can be traced for "
+            f"traced{format_place(source)}. {_describe_library_line(cause)}It can be traced for "
             f"{examples}, but not with {names} open. Give that size as a number in ",
             function.words.shapes,
             f", or {_suggest_way(cause, source)}.",
@@ -173,7 +173,7 @@ def make_some_sizes_fail_error(
     """Makes an error for a function that works at some sizes only, for unknown reasons."""
     return _make_error(
         Message(
-            f"{function.name} does not work for all sizes{_format_place(source)}: it does for "
+            f"{function.name} does not work for all sizes{format_place(source)}: it does for "
             f"{_format_sizes(passes)}, but for {_format_sizes(fails)} it fails with "
             f"{type(concrete).__name__}: {get_first_line(concrete)}\n"
             f"{_describe_library_line(concrete)}Constrain your sizes in ",
@@ -198,7 +198,7 @@ def make_only_one_size_error(
     """Makes an error for requirements that leave no size open."""
     return _make_error(
         Message(
-            f"{function.name} needs {', '.join(requirements)}{_format_place(source)}, which leaves "
+            f"{function.name} needs {', '.join(requirements)}{format_place(source)}, which leaves "
             f"nothing open: it works only for {_format_sizes(sizes)}. Write "
             f"{'this number' if len(sizes) == 1 else 'these numbers'} in ",
             function.words.shapes,
@@ -263,10 +263,6 @@ def is_same_error(error: Exception, concrete: Exception, sizes: Mapping[str, int
     for variable, size in sizes.items():
         text = re.sub(rf"\b{variable}\b", str(size), text)
     return type(concrete) is type(error) and get_first_line(concrete) in (written, text)
-
-
-def _format_place(source: str | None) -> str:
-    return f" at {source}" if source else ""
 
 
 def _describe_library_line(cause: Exception) -> str:

@@ -48,7 +48,7 @@ from jax2tf_bridge.from_jax.stablehlo._sharding import (
     drop_collectives,
     drop_shardings,
     has_written_shardings,
-    may_be_collectives,
+    may_have_collectives,
 )
 
 _INLINE_COMPOSITES = (
@@ -250,7 +250,7 @@ class StableHloModule:
             *self._get_index().operations,
             *(name for _, name in self.custom_call_operations()),
         }
-        if may_be_collectives(names):
+        if may_have_collectives(names):
             with self._edit() as module:
                 cause = drop_collectives(module)
         if self._may_be_sharded or self._uses_operations_of_shardy():
@@ -431,8 +431,8 @@ def _may_have_shardings(data: bytes) -> bool:
 
 def _copy_functions(source: Any, module: Any, name: str) -> Any:
     """Copies all functions of `source` into `module` under new names; returns the copy of main."""
-    taken = {symbol_name(o.operation) for o in module.body}
-    prefix = next(p for i in itertools.count() if f"{(p := f'{name}_{i}')}_main" not in taken)
+    names = {symbol_name(o.operation) for o in module.body}
+    prefix = next(p for i in itertools.count() if f"{(p := f'{name}_{i}')}_main" not in names)
     functions = [o.operation for o in source.body.operations]
     for function in functions:
         old = symbol_name(function) or ""

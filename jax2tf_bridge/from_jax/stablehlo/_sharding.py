@@ -146,7 +146,7 @@ _MANUAL, _MESH = "sdy.manual_computation", "sdy.mesh"
 _AXIS_SIZE = re.compile(r'"=(\d+)')
 
 
-def may_be_collectives(names: Collection[str]) -> bool:
+def may_have_collectives(names: Collection[str]) -> bool:
     """Returns whether `drop_collectives` may find anything in a module.
 
     `names` are those of its operations, and the targets of its custom calls.
