@@ -254,11 +254,9 @@ def _make_flat_exported(portable: PortableFunction, vjp_order: int) -> jax_expor
         module=replace(
             portable.module,
             data=_update_module(portable),
-            calling_convention_version=max(
-                portable.module.calling_convention_version, _MIN_CONVENTION
-            ),
+            calling_convention_version=convention,
         ),
-        # The module now takes 4-bit values directly.
+        # False marks a module that takes 4-bit values directly, as those of JAX do.
         constraints_known=False,
         in_avals=tuple(map(_replace_unwritable_dtype, portable.in_avals)),
         out_avals=tuple(map(_replace_unwritable_dtype, portable.out_avals)),

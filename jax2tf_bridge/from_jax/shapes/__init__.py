@@ -1,6 +1,6 @@
 """Symbolic shapes: specifications of arguments, and JAX's questions about sizes during tracing."""
 
-from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
+from jax2tf_bridge.from_jax.shapes._assumptions import RowWise, SizeAssumptions, TracedFunction
 from jax2tf_bridge.from_jax.shapes._auto_shapes import TracedTrial, choose_auto_shapes
 from jax2tf_bridge.from_jax.shapes._entries import entry_text, is_entry
 from jax2tf_bridge.from_jax.shapes._inference import (
@@ -11,26 +11,24 @@ from jax2tf_bridge.from_jax.shapes._inference import (
     infer,
     infer_and_lower,
 )
-from jax2tf_bridge.from_jax.shapes._specs import (
-    ArraySpec,
-    AutoSpec,
-    OpenSpec,
-    Specs,
-    explain_shape_as_example,
-    make_size_options,
-    symbolic_specs,
-)
-from jax2tf_bridge.from_jax.shapes._traced_function import (
+from jax2tf_bridge.from_jax.shapes._options import (
     AUTO_CONSTRAINTS,
     AUTO_SHAPES,
     CONSTRAINTS,
     POLYMORPHIC,
     SHAPES,
     SYMBOLIC,
-    RowWise,
     SizeOptions,
     SizeWords,
-    TracedFunction,
+    make_size_options,
+)
+from jax2tf_bridge.from_jax.shapes._specs import (
+    ArraySpec,
+    AutoSpec,
+    OpenSpec,
+    Specs,
+    explain_shape_as_example,
+    symbolic_specs,
 )
 
 __all__ = [

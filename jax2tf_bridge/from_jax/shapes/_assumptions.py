@@ -1,15 +1,17 @@
-"""Assumptions on sizes while a function is traced, and their form for JAX."""
+"""Assumptions on sizes, their form for JAX, and functions that are traced under them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import jax
 from jax import export as jax_export
 
 from jax2tf_bridge.from_jax._symbols import comparison_to_jax, dim_from_jax, is_variable
+from jax2tf_bridge.from_jax.shapes._options import POLYMORPHIC, SizeWords
 from shape_poly import (
     Comparison,
     Dim,
@@ -357,3 +359,47 @@ def _read_remainder(comparison: Comparison) -> tuple[DimOperation, int] | None:
     if comparison.operator != "==" or operation is None or operation.kind != "mod":
         return None
     return (operation, right) if isinstance(right, int) else None
+
+
+@dataclass(frozen=True)
+class RowWise:
+    """Function of a batch, written as jax.vmap of a function of one row.
+
+    Attributes:
+      code: the code of the function.
+      trace: traces it, as in TracedFunction.
+      is_same: runs both functions at random numbers, and returns whether the results are equal;
+        False if the arguments are too large for that.
+    """
+
+    code: str
+    trace: Callable[[SizeAssumptions, jax_export.SymbolicScope], jax.stages.Traced]
+    is_same: Callable[[], bool]
+
+
+@dataclass(frozen=True)
+class TracedFunction:
+    """Function that can be traced repeatedly, with open sizes or at concrete sizes.
+
+    Attributes:
+      name: the name, for messages.
+      variables: the dimension variables.
+      trace: traces it under assumptions on the sizes, in JAX's scope of them; raises JAX's errors.
+      trace_at: traces it at concrete sizes; called if an error alone does not show the problem.
+      example: the sizes of the variables in the actual arguments, as far as they are known.
+      source: the place of its definition, for errors without a line.
+      words: the names of the caller's arguments, for errors.
+      is_gradient: whether it is the VJP of a function. Its errors are JAX's, and an error that also
+        occurs at concrete sizes is not about sizes.
+      row_wise: rewrites of it with jax.vmap.
+    """
+
+    name: str
+    variables: frozenset[str]
+    trace: Callable[[SizeAssumptions, jax_export.SymbolicScope], jax.stages.Traced]
+    trace_at: Callable[[Mapping[str, int]], jax.stages.Traced]
+    example: Mapping[str, int]
+    source: str | None = None
+    words: SizeWords = POLYMORPHIC
+    is_gradient: bool = False
+    row_wise: tuple[RowWise, ...] = ()

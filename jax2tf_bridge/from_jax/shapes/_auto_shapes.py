@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from jax2tf_bridge.errors import BridgeError, Message, ShapeError
 from jax2tf_bridge.from_jax._symbols import is_variable
 from jax2tf_bridge.from_jax.shapes._assumptions import Requirement
-from jax2tf_bridge.from_jax.shapes._specs import AutoSpec, Specs
-from jax2tf_bridge.from_jax.shapes._traced_function import (
+from jax2tf_bridge.from_jax.shapes._options import (
     AUTO_CONSTRAINTS,
     AUTO_SHAPES,
     CONSTRAINTS,
     SHAPES,
 )
+from jax2tf_bridge.from_jax.shapes._specs import AutoSpec, Specs
 from shape_poly import Comparison, Dim, DimExpr, is_symbolic_dim
 
 logger = logging.getLogger("jax2tf_bridge")

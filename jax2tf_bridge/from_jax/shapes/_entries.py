@@ -11,7 +11,7 @@ import jax
 from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.errors import BridgeError, Message, StructureError
 from jax2tf_bridge.from_jax.arguments import shape_and_dtype
-from jax2tf_bridge.from_jax.shapes._traced_function import NAMED_AUTO_SHAPES, SHAPES
+from jax2tf_bridge.from_jax.shapes._options import NAMED_AUTO_SHAPES, SHAPES
 from jax2tf_bridge.portable import Auto
 from shape_poly import Dim, symbolic_shape
 

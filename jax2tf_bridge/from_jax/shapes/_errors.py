@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from jax2tf_bridge.errors import InconclusiveShapeError, Message, format_bullets
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax.shapes._assumptions import Requirement
-from jax2tf_bridge.from_jax.shapes._traced_function import TracedFunction
+from jax2tf_bridge.from_jax.shapes._assumptions import Requirement, TracedFunction
 from jax2tf_bridge.from_jax.source_lines import format_place, library_line
 from shape_poly import Comparison, Dim, SymbolicScope, evaluate_shape
 

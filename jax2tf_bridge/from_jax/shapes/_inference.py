@@ -18,7 +18,11 @@ import jax
 from jax2tf_bridge.errors import BridgeError, InconclusiveShapeError, PlatformError
 from jax2tf_bridge.from_jax._jax_compat import AnsweringScope
 from jax2tf_bridge.from_jax._symbols import comparison_to_jax, dim_from_jax
-from jax2tf_bridge.from_jax.shapes._assumptions import Requirement, SizeAssumptions
+from jax2tf_bridge.from_jax.shapes._assumptions import (
+    Requirement,
+    SizeAssumptions,
+    TracedFunction,
+)
 from jax2tf_bridge.from_jax.shapes._errors import (
     describe_failure_at_all_sizes,
     get_first_line,
@@ -30,6 +34,7 @@ from jax2tf_bridge.from_jax.shapes._errors import (
     make_some_sizes_fail_error,
     make_too_many_rounds_error,
 )
+from jax2tf_bridge.from_jax.shapes._options import SizeOptions
 from jax2tf_bridge.from_jax.shapes._questions import Question, read_question
 from jax2tf_bridge.from_jax.shapes._samples import (
     explain,
@@ -37,7 +42,6 @@ from jax2tf_bridge.from_jax.shapes._samples import (
     sort_by_likelihood,
     try_sizes,
 )
-from jax2tf_bridge.from_jax.shapes._traced_function import SizeOptions, TracedFunction
 from jax2tf_bridge.from_jax.source_lines import (
     iter_equation_paths,
     user_line,

@@ -10,7 +10,6 @@ from typing import Any
 import jax
 from jax import export as jax_export
 
-from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.errors import Argument, DTypeError, Message, ShapeError, StructureError
 from jax2tf_bridge.from_jax._symbols import dim_to_jax, scope_from_jax
 from jax2tf_bridge.from_jax.arguments import JaxCallable, advise_closure, shape_and_dtype
@@ -23,19 +22,11 @@ from jax2tf_bridge.from_jax.shapes._entries import (
     is_entry,
     propose_shapes,
 )
-from jax2tf_bridge.from_jax.shapes._traced_function import (
-    CONSTRAINTS,
-    NAMED_AUTO_CONSTRAINTS,
-    POLYMORPHIC,
-    SHAPES,
-    SizeOptions,
-    SizeWords,
-)
+from jax2tf_bridge.from_jax.shapes._options import SHAPES
 from jax2tf_bridge.from_jax.trees import rebuild_tree, tree_spec
-from jax2tf_bridge.portable import Auto, PolyConstraints, TreeSpec
+from jax2tf_bridge.portable import Auto, TreeSpec
 from shape_poly import (
     Comparison,
-    ContradictionError,
     Dim,
     SymbolicScope,
     evaluate_shape,
@@ -360,48 +351,6 @@ def _collect_constraints(leaves: Sequence[Any]) -> tuple[Comparison, ...]:
     scopes = {id(d.scope): d.scope for d in dimensions if jax_export.is_symbolic_dim(d)}
     constraints = [c for scope in scopes.values() for c in scope_from_jax(scope).constraints]
     return tuple(dict.fromkeys(constraints))
-
-
-def make_size_options(
-    constraints: PolyConstraints, *, call: str, words: SizeWords = POLYMORPHIC
-) -> SizeOptions:
-    """Checks the user's constraints; messages use `call`, the start of the user's call.
-
-    Raises:
-      ShapeError: the constraints are not texts, cannot be parsed, or contradict each other.
-    """
-    entries = (constraints,) if isinstance(constraints, Auto) else constraints
-    if isinstance(entries, str) or not (
-        isinstance(entries, Sequence) and all(isinstance(c, str | Auto) for c in entries)
-    ):
-        hint = _advise_auto([entries]) if isinstance(entries, str) else None
-        raise ShapeError(
-            Message(
-                "polymorphic_constraints must be a sequence of strings, as ['b >= 2'], or AUTO. "
-                f"Got: {constraints!r}",
-                hint or "",
-            )
-        )
-    texts = tuple(c for c in entries if isinstance(c, str))
-    try:
-        scope = SymbolicScope(texts)
-    except ContradictionError as e:
-        raise ShapeError(Message(CONSTRAINTS, f": {e}")) from e
-    except ValueError as e:
-        written = Argument(CONSTRAINTS.name, list(texts))
-        raise ShapeError(
-            Message(written, " cannot be read", _advise_auto(texts) or f": {e}")
-        ) from e
-    return SizeOptions(texts, scope, infer=len(texts) < len(entries), call=call, words=words)
-
-
-def _advise_auto(constraints: Sequence[str]) -> Message | None:
-    """Returns the advice to pass AUTO if one of the constraints seems to mean that."""
-    if any(did_you_mean(c.strip().lower(), ["auto", "infer"]) for c in constraints):
-        return Message(
-            ". To let the bridge add the constraints, pass ", NAMED_AUTO_CONSTRAINTS, "."
-        )
-    return None
 
 
 def _make_specs(argument: Any, shape_spec: Any, name: str) -> Any:

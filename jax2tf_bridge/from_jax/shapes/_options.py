@@ -1,17 +1,14 @@
-"""TracedFunction, a function for inference, and the options for its open sizes."""
+"""The caller's options for open sizes, and their names in messages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import jax
-from jax import export as jax_export
-
-from jax2tf_bridge.errors import Argument, Message
-from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
-from jax2tf_bridge.portable import AUTO
-from shape_poly import SymbolicScope
+from jax2tf_bridge._utils import did_you_mean
+from jax2tf_bridge.errors import Argument, Message, ShapeError
+from jax2tf_bridge.portable import AUTO, Auto, PolyConstraints
+from shape_poly import ContradictionError, SymbolicScope
 
 
 @dataclass(frozen=True)
@@ -77,45 +74,43 @@ class SizeOptions:
     words: SizeWords = POLYMORPHIC
 
 
-@dataclass(frozen=True)
-class RowWise:
-    """Function of a batch, written as jax.vmap of a function of one row.
+def make_size_options(
+    constraints: PolyConstraints, *, call: str, words: SizeWords = POLYMORPHIC
+) -> SizeOptions:
+    """Checks the user's constraints; messages use `call`, the start of the user's call.
 
-    Attributes:
-      code: the code of the function.
-      trace: traces it, as in TracedFunction.
-      is_same: runs both functions at random numbers, and returns whether the results are equal;
-        False if the arguments are too large for that.
+    Raises:
+      ShapeError: the constraints are not texts, cannot be parsed, or contradict each other.
     """
+    entries = (constraints,) if isinstance(constraints, Auto) else constraints
+    if isinstance(entries, str) or not (
+        isinstance(entries, Sequence) and all(isinstance(c, str | Auto) for c in entries)
+    ):
+        hint = _advise_auto([entries]) if isinstance(entries, str) else None
+        raise ShapeError(
+            Message(
+                "polymorphic_constraints must be a sequence of strings, as ['b >= 2'], or AUTO. "
+                f"Got: {constraints!r}",
+                hint or "",
+            )
+        )
+    texts = tuple(c for c in entries if isinstance(c, str))
+    try:
+        scope = SymbolicScope(texts)
+    except ContradictionError as e:
+        raise ShapeError(Message(CONSTRAINTS, f": {e}")) from e
+    except ValueError as e:
+        written = Argument(CONSTRAINTS.name, list(texts))
+        raise ShapeError(
+            Message(written, " cannot be read", _advise_auto(texts) or f": {e}")
+        ) from e
+    return SizeOptions(texts, scope, infer=len(texts) < len(entries), call=call, words=words)
 
-    code: str
-    trace: Callable[[SizeAssumptions, jax_export.SymbolicScope], jax.stages.Traced]
-    is_same: Callable[[], bool]
 
-
-@dataclass(frozen=True)
-class TracedFunction:
-    """Function that can be traced repeatedly, with open sizes or at concrete sizes.
-
-    Attributes:
-      name: the name, for messages.
-      variables: the dimension variables.
-      trace: traces it under assumptions on the sizes, in JAX's scope of them; raises JAX's errors.
-      trace_at: traces it at concrete sizes; called if an error alone does not show the problem.
-      example: the sizes of the variables in the actual arguments, as far as they are known.
-      source: the place of its definition, for errors without a line.
-      words: the names of the caller's arguments, for errors.
-      is_gradient: whether it is the VJP of a function. Its errors are JAX's, and an error that also
-        occurs at concrete sizes is not about sizes.
-      row_wise: rewrites of it with jax.vmap.
-    """
-
-    name: str
-    variables: frozenset[str]
-    trace: Callable[[SizeAssumptions, jax_export.SymbolicScope], jax.stages.Traced]
-    trace_at: Callable[[Mapping[str, int]], jax.stages.Traced]
-    example: Mapping[str, int]
-    source: str | None = None
-    words: SizeWords = POLYMORPHIC
-    is_gradient: bool = False
-    row_wise: tuple[RowWise, ...] = ()
+def _advise_auto(constraints: Sequence[str]) -> Message | None:
+    """Returns the advice to pass AUTO if one of the constraints seems to mean that."""
+    if any(did_you_mean(c.strip().lower(), ["auto", "infer"]) for c in constraints):
+        return Message(
+            ". To let the bridge add the constraints, pass ", NAMED_AUTO_CONSTRAINTS, "."
+        )
+    return None
