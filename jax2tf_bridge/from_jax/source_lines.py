@@ -6,6 +6,7 @@ import functools
 import inspect
 import linecache
 import os
+import site
 import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,7 +27,11 @@ def _spell(*folders: str | Path) -> tuple[str, ...]:
     )
 
 
-_PACKAGES = _spell(*map(sysconfig.get_path, ("purelib", "platlib")))
+_PACKAGES = _spell(
+    *map(sysconfig.get_path, ("purelib", "platlib")),
+    *site.getsitepackages(),
+    site.getusersitepackages(),
+)
 _INSTALLED = (*_PACKAGES, *_spell(sysconfig.get_path("stdlib")))
 _BRIDGE = Path(__file__).parents[1]
 _OURS = _spell(_BRIDGE, _BRIDGE.with_name("shape_poly"))

@@ -3,6 +3,7 @@
 import functools
 import inspect
 import re
+import site
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,11 @@ def test_the_line_of_a_library_in_a_linked_environment_is_named_beside_the_users
         r"`return \[x\[i\] for i in range\(len\(x\)\)\]\[::-1\]`\. It can be traced for",
     ):
         exported(f, 3)
+
+
+def test_every_folder_of_packages_has_libraries() -> None:
+    for folder in (*site.getsitepackages(), site.getusersitepackages()):
+        assert f"{folder}/some_library/lists.py".startswith(source_lines._INSTALLED)
 
 
 class TestRowWise:
