@@ -144,18 +144,16 @@ def _convert_jax(sharding: Any) -> Sharding | None:
 
 def _convert_mesh(mesh: Any) -> AbstractMesh:
     device = getattr(mesh, "abstract_device", None)
+    if device is not None:
+        # Devices have no platform before JAX 0.10.
+        platform = getattr(device, "platform", "")
+        device = AbstractDevice(device.device_kind, platform, device.num_cores)
     return AbstractMesh(
         axis_names=tuple(map(str, mesh.axis_names)),
         axis_sizes=tuple(mesh.axis_sizes),
         axis_types=tuple(_AXIS_TYPES[kind.name] for kind in mesh.axis_types),
-        device=None if device is None else _convert_device(device),
+        device=device,
     )
-
-
-def _convert_device(device: Any) -> AbstractDevice:
-    # Devices have no platform before JAX 0.10.
-    platform = getattr(device, "platform", "")
-    return AbstractDevice(device.device_kind, platform, device.num_cores)
 
 
 def _convert_axes(entry: Any) -> tuple[str, ...]:

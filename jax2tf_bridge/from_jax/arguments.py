@@ -116,7 +116,8 @@ def portable_aval(aval: Any, shape: tuple[Dim, ...] | None = None) -> Aval:
     space = _MEMORY_SPACES.get(getattr(getattr(aval, "memory_space", None), "name", ""), "device")
     if not is_key(aval.dtype):
         weak = bool(getattr(aval, "weak_type", False))
-        return Aval(shape, _get_dtype_name(aval.dtype), memory_space=space, weak_type=weak)
+        name = "float0" if aval.dtype == jax.dtypes.float0 else np.dtype(aval.dtype).name
+        return Aval(shape, name, memory_space=space, weak_type=weak)
     words = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct((), aval.dtype))
     return Aval(shape, str(aval.dtype), tuple(words.shape), space)
 
@@ -124,10 +125,6 @@ def portable_aval(aval: Any, shape: tuple[Dim, ...] | None = None) -> Aval:
 def is_key(dtype: Any) -> bool:
     """Returns whether a dtype is that of typed PRNG keys."""
     return bool(jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key))
-
-
-def _get_dtype_name(dtype: Any) -> str:
-    return "float0" if dtype == jax.dtypes.float0 else np.dtype(dtype).name
 
 
 def is_narrow(aval: Aval) -> bool:
@@ -144,6 +141,7 @@ class JaxCallable:
       code_name: the name of the function in code, for advice.
       jitted: the jitted function to trace.
       static_argnums, static_argnames: the static arguments of jit.
+      signature: the signature, if known.
       source: the place of its definition, as "file:line (function)", if known.
       is_unbound_module: whether it is a flax.linen module without parameters.
       variadic_names: the names of the first arguments in `*args`, if known.

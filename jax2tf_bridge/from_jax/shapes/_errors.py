@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 
 from jax2tf_bridge.errors import InconclusiveShapeError, Message, format_bullets
 from jax2tf_bridge.from_jax import _jax_compat
+from jax2tf_bridge.from_jax._symbols import is_variable
 from jax2tf_bridge.from_jax.shapes._assumptions import Requirement, TracedFunction
 from jax2tf_bridge.from_jax.source_lines import format_place, library_line
-from shape_poly import Comparison, Dim, SymbolicScope, evaluate_shape
+from shape_poly import Comparison, SymbolicScope, evaluate_shape
 
 
 class _JaxInconclusiveShapeError(
@@ -282,14 +283,14 @@ def _format_compared(comparison: Comparison, values: Mapping[str, int]) -> str:
     if left is None or right is None:
         return f"for {where} it divides by zero"
     sides = zip((comparison.left, comparison.right), (left, right), strict=True)
-    shown = [_format_side(side, value) for side, value in sides if str(side) != str(value)]
-    text = " and ".join(filter(None, shown))
-    return f"for {where}, {text}" if text else f"for instance {where}"
-
-
-def _format_side(side: Dim, value: int) -> str:
     # The value of a single variable is in the text already.
-    return "" if isinstance(side, int) or side.is_variable() else f"{side} is {value}"
+    shown = [
+        f"{side} is {value}"
+        for side, value in sides
+        if str(side) != str(value) and not is_variable(side)
+    ]
+    text = " and ".join(shown)
+    return f"for {where}, {text}" if text else f"for instance {where}"
 
 
 def _format_sizes(values: Mapping[str, int]) -> str:
