@@ -313,7 +313,7 @@ def _restore_meshes(module: bytes) -> bytes:
         return module
     with _jax_compat.make_ir_context():
         read = _jax_compat.deserialize_module(module)
-        _jax_compat.run_passes(read, _MESHES_FROM_TEXT)
+        _jax_compat.run_mlir_passes(read, _MESHES_FROM_TEXT)
         if MANUAL_COMPUTATION in module:
             restore_manual_computations(read)
         return _jax_compat.serialize_module(read, mixed=True)

@@ -199,7 +199,7 @@ def write_bytecode(module: Any) -> bytes:
     return buffer.getvalue()
 
 
-def run_passes(module: Any, pipeline: str) -> None:
+def run_mlir_passes(module: Any, pipeline: str) -> None:
     """Runs an MLIR pass pipeline over `module` in place; StableHLO's passes are available."""
     stablehlo.register_stablehlo_passes()
     passmanager.PassManager.parse(pipeline).run(module.operation)

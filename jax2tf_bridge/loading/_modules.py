@@ -263,7 +263,7 @@ class _MisfitError(Exception):
 
 def _run(module: Any, pipeline: str) -> None:
     try:
-        jax_compat.run_passes(module, pipeline)
+        jax_compat.run_mlir_passes(module, pipeline)
     except Exception as e:  # the type differs between releases of jaxlib
         raise _MisfitError from e
 

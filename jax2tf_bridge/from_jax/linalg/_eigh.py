@@ -126,7 +126,7 @@ def eigh_tridiagonal(d: Any, e: Any) -> Any:
     """
     n = d.shape[0]
     block = choose_block_rows(n)
-    d, e = pad(d, e, block)
+    d, e = pad_to_blocks(d, e, block)
     small, values = _solve_blocks(d, e, block)
     if are_sizes_known(n) and n == block:
         return lax.squeeze(small, (0,))
@@ -148,7 +148,7 @@ def choose_block_rows(n: Any) -> int:
     return _MAX_BLOCK_ROWS if n >= _MIN_ROWS_FOR_MAX_BLOCKS else _BLOCK_ROWS
 
 
-def pad(d: Any, e: Any, block: int) -> tuple[Any, Any]:
+def pad_to_blocks(d: Any, e: Any, block: int) -> tuple[Any, Any]:
     """Pads `d` and `e` to the same length, a multiple of `block`.
 
     The padding is not tied to the matrix, and its eigenvalues sort to the end, because those of the

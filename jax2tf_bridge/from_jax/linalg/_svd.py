@@ -43,7 +43,7 @@ from jax2tf_bridge.from_jax.linalg._eigh import (
     find_roots,
     fit_weights,
     merge_until_one,
-    pad,
+    pad_to_blocks,
     place_on_diagonal,
     separate,
     take_columns,
@@ -171,7 +171,7 @@ def svd_bidiagonal(d: Any, e: Any) -> tuple[Any, Any]:
     """
     n = d.shape[0]
     block = choose_block_rows(n)
-    diagonal, superdiagonal = pad(d, e, block)
+    diagonal, superdiagonal = pad_to_blocks(d, e, block)
     padded = diagonal.shape[0]
     shape = (padded // block, block)
     values = lax.reshape(diagonal, shape)

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from jax import export as jax_export
 
-from jax2tf_bridge.from_jax._symbols import comparison_to_jax, dim_from_jax, is_variable
+from jax2tf_bridge.from_jax._symbols import comparison_to_jax, dim_from_jax, is_single_variable
 from jax2tf_bridge.from_jax.shapes._options import POLYMORPHIC, SizeWords
 from shape_poly import (
     Comparison,
@@ -97,7 +97,7 @@ class SizeAssumptions:
         # JAX replaces a variable in all terms, so facts no longer match and JAX asks again.
         comparison = requirement.comparison
         sides = (comparison.left, comparison.right)
-        is_replacement = comparison.operator == "==" and any(map(is_variable, sides))
+        is_replacement = comparison.operator == "==" and any(map(is_single_variable, sides))
         facts = () if is_replacement else self.facts
         return replace(self, requirements=tuple(requirements), facts=facts)
 
@@ -210,7 +210,7 @@ def _move_variable_left(comparison: Comparison) -> Comparison:
         term = DimExpr(((monomial, 1),))
         value = (coefficient * term - difference) // coefficient
         is_alone = abs(coefficient) == content and not term.variables() & value.variables()
-        if is_variable(term) and is_alone:
+        if is_single_variable(term) and is_alone:
             return Comparison("==", term, value)
     return comparison
 
@@ -348,7 +348,7 @@ def find_progressions(constraints: Sequence[Comparison]) -> Iterator[Progression
         operation, remainder = known
         dividend, divisor = operation.operands
         factor = divisor.constant_value()
-        if is_variable(dividend) and factor is not None and factor > 1:
+        if is_single_variable(dividend) and factor is not None and factor > 1:
             yield Progression(str(dividend), factor, remainder)
 
 

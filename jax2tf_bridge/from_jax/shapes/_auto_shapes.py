@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from jax2tf_bridge.errors import BridgeError, Message, ShapeError
-from jax2tf_bridge.from_jax._symbols import is_variable
+from jax2tf_bridge.from_jax._symbols import is_single_variable
 from jax2tf_bridge.from_jax.shapes._assumptions import Requirement
 from jax2tf_bridge.from_jax.shapes._options import (
     AUTO_CONSTRAINTS,
@@ -193,12 +193,12 @@ class _PlaceSearch:
         left, right = comparison.left, comparison.right
         if comparison.operator != "==":
             return None
-        if not is_variable(left) or str(left) in self.specs.variables():
+        if not is_single_variable(left) or str(left) in self.specs.variables():
             left, right = right, left
         if (
-            not is_variable(left)
+            not is_single_variable(left)
             or str(left) in self.specs.variables()
-            or not (is_variable(right) or isinstance(right, int))
+            or not (is_single_variable(right) or isinstance(right, int))
         ):
             return None
         places = [p for p, d in choice.items() if d in (left, right)]

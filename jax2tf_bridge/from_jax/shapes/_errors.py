@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from jax2tf_bridge.errors import InconclusiveShapeError, Message, format_bullets
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax._symbols import is_variable
+from jax2tf_bridge.from_jax._symbols import is_single_variable
 from jax2tf_bridge.from_jax.shapes._assumptions import Requirement, TracedFunction
 from jax2tf_bridge.from_jax.source_lines import format_place, library_line
 from shape_poly import Comparison, SymbolicScope, evaluate_shape
@@ -287,7 +287,7 @@ def _format_compared(comparison: Comparison, values: Mapping[str, int]) -> str:
     shown = [
         f"{side} is {value}"
         for side, value in sides
-        if str(side) != str(value) and not is_variable(side)
+        if str(side) != str(value) and not is_single_variable(side)
     ]
     text = " and ".join(shown)
     return f"for {where}, {text}" if text else f"for instance {where}"

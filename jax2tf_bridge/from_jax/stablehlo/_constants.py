@@ -143,7 +143,7 @@ class _LargeConstant:
 
 
 @dataclass(frozen=True)
-class _FunctionCall:
+class _LiftableCall:
     """A func.call whose caller can pass additional operands."""
 
     operation: Any
@@ -161,14 +161,14 @@ class _ModuleFunction:
 
     def __init__(self, operation: Any, taken: TakenArrays) -> None:
         self.operation = operation
-        self.contents: list[_LargeConstant | _FunctionCall] = []
+        self.contents: list[_LargeConstant | _LiftableCall] = []
         self.fixed: set[str] = set()
         for op, captures in _walk_with_captures(operation):
             name = op.name
             if name == "func.call":
                 callee = str(ir.FlatSymbolRefAttr(op.attributes["callee"]).value)
                 if captures:
-                    self.contents.append(_FunctionCall(op, callee))
+                    self.contents.append(_LiftableCall(op, callee))
                 else:
                     self.fixed.add(callee)
             elif name == "stablehlo.constant" or taken.array(op) is not None:
@@ -182,7 +182,7 @@ class _ModuleFunction:
 
     @property
     def callees(self) -> set[str]:
-        return {part.callee for part in self.contents if isinstance(part, _FunctionCall)}
+        return {part.callee for part in self.contents if isinstance(part, _LiftableCall)}
 
 
 def lift(
@@ -282,7 +282,7 @@ class _Lifting(Generic[T]):
         constants: list[tuple[Any, T]] = []
         calls: list[tuple[Any, tuple[T, ...]]] = []
         for part in function.contents:
-            if isinstance(part, _FunctionCall):
+            if isinstance(part, _LiftableCall):
                 callee_tokens = self.lift(part.callee)
                 if callee_tokens:
                     calls.append((part.operation, callee_tokens))

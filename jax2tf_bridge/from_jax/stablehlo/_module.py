@@ -196,7 +196,7 @@ class StableHloModule:
         """
         if self._find_foreign_names() == {"chlo.square"}:
             with self._edit() as module:
-                _jax_compat.run_passes(module, _EXPAND_CHLO)
+                _jax_compat.run_mlir_passes(module, _EXPAND_CHLO)
         for function in self._find_operations("func.func"):
             drop_empty_attributes(function)
         return not (
@@ -231,13 +231,13 @@ class StableHloModule:
         """
         if self._find_operations("stablehlo.composite"):
             with self._edit() as module:
-                _jax_compat.run_passes(module, _INLINE_COMPOSITES)
+                _jax_compat.run_mlir_passes(module, _INLINE_COMPOSITES)
         calls = [op for op, target in self.custom_call_operations() if target.startswith("mhlo.")]
         if calls:
             with self._edit() as module:
                 for call in calls:
                     _replace_by_chlo(call)
-                _jax_compat.run_passes(module, _EXPAND_CHLO)
+                _jax_compat.run_mlir_passes(module, _EXPAND_CHLO)
 
     def reduce_to_one_device(self, function_name: str) -> None:
         """Removes collectives and Shardy's annotations, which are no-ops on one device.
@@ -400,7 +400,7 @@ class StableHloModule:
         with self._context:
             expanded = ir.Module.parse(_jax_compat.write_bytecode(self._module))
             try:
-                _jax_compat.run_passes(expanded, _EXPAND.format(version=target))
+                _jax_compat.run_mlir_passes(expanded, _EXPAND.format(version=target))
                 has_open_sizes = any("?" in kind for kind in self.main_types()[0])
                 if has_open_sizes and self.uses_shardy():
                     artifact = _jax_compat.serialize_module(expanded)

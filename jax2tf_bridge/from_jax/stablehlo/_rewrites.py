@@ -40,12 +40,12 @@ def merge_equal(module: Any) -> None:
 
     The MLIR context of the module must be the current one.
     """
-    _jax_compat.run_passes(module, _MERGE_EQUAL)
+    _jax_compat.run_mlir_passes(module, _MERGE_EQUAL)
     cases = [op for op in walk_operations(module.operation) if op.name == "stablehlo.case"]
     # Inner cases follow outer ones, and must be merged first.
     equal = [case for case in reversed(cases) if _merge_branches(case)]
     if equal:
-        _jax_compat.run_passes(module, _MERGE_AND_DROP)
+        _jax_compat.run_mlir_passes(module, _MERGE_AND_DROP)
 
 
 def close_regions(operations: Mapping[str, Sequence[Any]]) -> None:
