@@ -34,7 +34,7 @@ from jax2tf_bridge.from_jax._jax_compat_lowering import (
 )
 from jax2tf_bridge.from_jax.stablehlo import (
     StableHloModule,
-    make_integer_attribute,
+    make_int_attribute,
     replace_by_operation,
 )
 from jax2tf_bridge.portable import CUSTOM_CALL, GraphFunction
@@ -83,7 +83,7 @@ def _lower_graph_call(
         return []
     results = lower_to_custom_call(ctx, CUSTOM_CALL, *operands)
     attributes = results[0].owner.attributes
-    attributes["api_version"] = make_integer_attribute(_API_VERSION, 32)
+    attributes["api_version"] = make_int_attribute(_API_VERSION, 32)
     attributes["has_side_effect"] = ir.BoolAttr.get(has_side_effects)
     attributes[_CONFIG] = ir.DictAttr.get(
         {
@@ -123,7 +123,7 @@ def take_graph_functions(module: StableHloModule) -> tuple[GraphFunction, ...]:
         with call.context, ir.Location.unknown():
             call.attributes[_CONFIG] = ir.DictAttr.get(
                 {
-                    "called_index": make_integer_attribute(index),
+                    "called_index": make_int_attribute(index),
                     "has_token_input_output": ir.BoolAttr.get(False),
                 }
             )
@@ -218,16 +218,14 @@ def _replace_by_composite(
     all_attributes = {**attributes, **({SIZES: n_sizes} if n_sizes else {})}
     with call.context:
         mlir_attributes: dict[str, ir.Attribute] = {
-            key: ir.BoolAttr.get(value)
-            if isinstance(value, bool)
-            else make_integer_attribute(value)
+            key: ir.BoolAttr.get(value) if isinstance(value, bool) else make_int_attribute(value)
             for key, value in all_attributes.items()
         }
         composite_attributes = {
             "name": ir.StringAttr.get(name),
             "composite_attributes": ir.DictAttr.get(mlir_attributes),
             "decomposition": call.attributes["callee"],
-            "version": make_integer_attribute(1, 32),
+            "version": make_int_attribute(1, 32),
         }
         operation = "stablehlo.composite"
         composite = replace_by_operation(call, operation, call.operands, composite_attributes)

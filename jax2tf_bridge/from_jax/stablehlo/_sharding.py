@@ -16,7 +16,7 @@ from jax2tf_bridge.from_jax.stablehlo._operations import (
     create_value,
     create_zeros,
     custom_call_target,
-    make_integer_attribute,
+    make_int_attribute,
     replace_by_operation,
     replace_operation,
     symbol_name,
@@ -317,5 +317,5 @@ def _create_shape(value: Any) -> Any:
 
 
 def _create(name: str, kind: Any, operands: list[Any], **integers: int) -> Any:
-    attributes = {key: make_integer_attribute(value) for key, value in integers.items()}
+    attributes = {key: make_int_attribute(value) for key, value in integers.items()}
     return create_value(name, kind, operands, attributes)
