@@ -417,7 +417,7 @@ def _to_complex_schur(t: Any, z: Any) -> tuple[Any, Any, Any]:
     length = lax.sqrt(where(first, upper * upper + imaginary * imaginary, 1))
     head = where(first, upper / length, 1)
     tail = where(first, imaginary / length, 0)
-    on_diagonal = where(shift(first, 1, 0), shift(head, 1, 0), head)
+    on_diagonal = where(shift(lower, 1, 0) != 0, shift(head, 1, 0), head)
     zeros = lax.full_like(t, 0)
     unitary = lax.complex(
         where(below == 0, rows(on_diagonal), 0) + zeros,
