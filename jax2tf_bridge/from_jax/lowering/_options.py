@@ -37,17 +37,17 @@ class ExportOptions:
     Attributes:
       platforms: the requested platforms; None for all that work.
       sizes: the options for open sizes.
-      runtime_checks: "drop" to leave out runtime checks, else None.
+      drops_checks: whether runtime checks of values are left out.
     """
 
     platforms: tuple[str, ...] | None
     disabled_checks: tuple[DisabledSafetyCheck, ...]
     target: Target
     sizes: SizeOptions = field(default_factory=SizeOptions)
-    runtime_checks: str | None = None
+    drops_checks: bool = False
 
     @property
-    def without_debug_effects(self) -> bool:
+    def drops_debug_calls(self) -> bool:
         """Returns whether debugging calls are left out."""
         return DisabledSafetyCheck.debug_effects() in self.disabled_checks
 
@@ -93,5 +93,5 @@ def make_export_options(
         canonical_checks(disabled_checks),
         as_target(target),
         sizes,
-        runtime_checks,
+        drops_checks=runtime_checks == DROP,
     )
