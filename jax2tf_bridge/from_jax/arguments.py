@@ -37,6 +37,11 @@ def shape_and_dtype(leaf: Any, path: str) -> tuple[tuple[Any, ...], Any]:
                 f"The argument {path} must be an array, a scalar or a ShapeDtypeStruct. "
                 f"Got: {leaf!r} of type {type(leaf).__name__}{advise_on_leaf(leaf, path)}"
             ) from e
+        except OverflowError as e:
+            raise DTypeError(
+                f"The argument {path} is an integer that JAX cannot hold: {e}. Pass a float, or an "
+                "array of a dtype that holds it."
+            ) from e
     return tuple(leaf.shape), jax_dtype(leaf.dtype, path)
 
 
@@ -67,7 +72,14 @@ def jax_dtype(dtype: Any, path: str, *, shown: str | None = None) -> Any:
     Raises:
       DTypeError: JAX has no such dtype.
     """
-    if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
+    try:
+        is_extended = jax.dtypes.issubdtype(dtype, jax.dtypes.extended)
+    except TypeError as e:
+        raise DTypeError(
+            f"The argument {path} has dtype {shown or dtype}, which NumPy does not have. Pass "
+            f"a NumPy array, for instance np.asarray({path})."
+        ) from e
+    if is_extended:
         if is_key(dtype):
             return dtype
     elif dtype == jax.dtypes.float0:
@@ -317,7 +329,9 @@ def advise_closure(function: JaxCallable, names: Sequence[str], argument: str, v
     "Close over it, or bind it first: functools.partial(f, mode='fast')."
     """
     code_name = function.code_name
-    shown = repr(value) if isinstance(value, _WRITTEN_AS_CODE) else argument
+    shown = repr(value)
+    if not isinstance(value, _WRITTEN_AS_CODE) or shown in {"inf", "-inf", "nan"}:
+        shown = argument
     if not argument.isidentifier():  # an item of *args
         return "Close over it."
     parameters = {} if function.signature is None else function.signature.parameters

@@ -396,6 +396,16 @@ class _Entry:
 
 def _make_spec(leaf: Any, shape_spec: Any, path: str) -> ArraySpec | AutoSpec:
     shape, dtype = shape_and_dtype(leaf, path)
+    if any(isinstance(d, int) and d < 0 for d in shape):
+        entry = format_with_names([None if isinstance(d, int) and d < 0 else d for d in shape])
+        raise ShapeError(
+            Message(
+                f"The argument {path} has shape {shape}, and sizes are at least 0. To leave a size "
+                "open, write ",
+                Argument(SHAPES.name, entry),
+                ", and pass any size there.",
+            )
+        )
     sharding, weak = None, False
     if isinstance(leaf, jax.ShapeDtypeStruct):
         sharding, weak = leaf.sharding, bool(getattr(leaf, "weak_type", False))
