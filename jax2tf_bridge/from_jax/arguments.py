@@ -85,7 +85,8 @@ def jax_dtype(dtype: Any, path: str, *, shown: str | None = None) -> Any:
     elif dtype == jax.dtypes.float0:
         return dtype
     else:
-        canonical = jax.dtypes.canonicalize_dtype(np.dtype(dtype))
+        dtype = np.dtype(dtype)
+        canonical = jax.dtypes.canonicalize_dtype(dtype)
         if _is_known_to_jax(canonical):
             return canonical
     raise DTypeError(
@@ -95,11 +96,12 @@ def jax_dtype(dtype: Any, path: str, *, shown: str | None = None) -> Any:
 
 
 def _advise_conversion(dtype: Any) -> str:
-    if np.dtype(dtype).kind in "SUO":
+    kind = getattr(dtype, "kind", "?")
+    if kind in "SUO":
         return ", in TensorFlow for instance with tf.strings.to_number or a table of tf.lookup"
-    if np.dtype(dtype).kind in "mM":
+    if kind in "mM":
         return ", for instance with x.astype(np.int64)"
-    return ", for instance with x.astype(np.float32)" if np.dtype(dtype).kind in "fc" else ""
+    return ", for instance with x.astype(np.float32)" if kind in "fc" else ""
 
 
 _MAX_ITEM_BYTES = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}

@@ -38,12 +38,14 @@ def find_entries(
         example = {name: entry for name, entry in by_name if entry is not None}
         example = example or {next(iter(kwargs)): "(b, ...)"}
         by_keyword = f" (passed by keyword: {', '.join(kwargs)}; use a dict, as {example!r})"
+    positional = f"each of the {len(names)} positional arguments"
+    if len(names) == 1:
+        positional = "the positional argument"
     raise StructureError(
         Message(
             SHAPES,
             f" of {function} must be None, a string, a dict by the names of arguments, or a "
-            f"sequence with one entry for each of the {len(names)} positional "
-            f"arguments{by_keyword}. Got: {polymorphic_shapes!r}",
+            f"sequence with one entry for {positional}{by_keyword}. Got: {polymorphic_shapes!r}",
         )
     )
 

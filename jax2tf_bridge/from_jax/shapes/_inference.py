@@ -94,7 +94,6 @@ class _AnsweredTrace:
     """
 
     def __init__(self, assumptions: SizeAssumptions, function: TracedFunction) -> None:
-        """Stores the initial assumptions, and the function to trace."""
         self.assumptions = assumptions
         self._function = function
 
