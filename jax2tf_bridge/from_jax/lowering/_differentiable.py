@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -121,11 +122,7 @@ def has_jax_gradient_in_tensorflow(jaxpr: Any, needed_results: list[bool] | None
     """
     outs = jaxpr.outvars
     flags = [True] * len(outs) if needed_results is None else needed_results
-    needed = {
-        var
-        for var, is_needed in zip(outs, flags, strict=True)
-        if is_needed and not isinstance(var, Literal) and _is_differentiable(var)
-    }
+    needed = _select_differentiable(itertools.compress(outs, flags))
     for equation in reversed(jaxpr.eqns):
         needed_outputs = [var in needed for var in equation.outvars]
         if not any(needed_outputs):
@@ -140,12 +137,12 @@ def has_jax_gradient_in_tensorflow(jaxpr: Any, needed_results: list[bool] | None
         ):
             return False
         if name != "stop_gradient":
-            needed |= {
-                var
-                for var in equation.invars
-                if not isinstance(var, Literal) and _is_differentiable(var)
-            }
+            needed |= _select_differentiable(equation.invars)
     return True
+
+
+def _select_differentiable(values: Iterable[Any]) -> set[Any]:
+    return {v for v in values if not isinstance(v, Literal) and _is_differentiable(v)}
 
 
 def _has_same_gradient(equation: Any) -> bool:
