@@ -27,7 +27,7 @@ from jax2tf_bridge.calling_tf._values import (
 )
 from jax2tf_bridge.errors import FunctionError, GradientError
 from jax2tf_bridge.from_jax.arguments import portable_aval
-from jax2tf_bridge.from_jax.stablehlo import graph_call_p
+from jax2tf_bridge.from_jax.lowering import graph_call_p
 from jax2tf_bridge.from_jax.trees import register_wrappers
 from jax2tf_bridge.targets import PLATFORMS
 from jax2tf_bridge.to_tensorflow import opaque_to_autograph, tf_compat

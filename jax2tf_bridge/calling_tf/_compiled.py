@@ -112,7 +112,7 @@ def export_compiled(
             f"declares {', '.join(map(str, results))}. Declare the results that it returns."
         )
     constants = tuple(map(_read_capture, module.captures, module.capture_avals))
-    version = jax_compat.current_stablehlo_version()
+    version = jax_compat.get_stablehlo_version()
     portable = PortableFunction.over_leaves(
         function.name,
         Module(module.module, version, _CONVENTION, tuple(range(len(avals))), (platform,)),

@@ -292,7 +292,7 @@ def _run_export(make: Callable[[], PortableFunction], name: str) -> PortableFunc
         raise
     except Exception as e:
         # Imported late: the package needs JAX, which is loaded by now.
-        from jax2tf_bridge.from_jax.arguments import user_line
+        from jax2tf_bridge.from_jax.source_lines import user_line
 
         raise UserCodeError(f"tracing {name}", e, user_line(e)) from e
 

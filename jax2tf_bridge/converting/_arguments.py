@@ -16,11 +16,11 @@ with name_missing_package("dtype_of_val"):
 
 from jax2tf_bridge.from_jax.arguments import (
     JaxCallable,
-    close_over,
+    advise_closure,
+    advise_on_leaf,
     is_key,
     jax_dtype,
     portable_aval,
-    static_leaf_hint,
 )
 from jax2tf_bridge.from_jax.shapes import OpenSpec
 from jax2tf_bridge.from_jax.trees import rebuild_tree
@@ -80,12 +80,12 @@ class CallArguments:
                     raise DTypeError(
                         f"The argument {path} of {function.name} is the string {leaf!r:.80}, a "
                         "tf.string in TensorFlow, and JAX computes with numbers only. "
-                        f"{close_over(function, names, path, leaf)}"
+                        f"{advise_closure(function, names, path, leaf)}"
                     )
                 raise DTypeError(
                     f"The argument {path} of a converted function should "
                     "be a NumPy array, scalar, tf.Variable, or tf.Tensor. "
-                    f"Got: {leaf!r} of type {type(leaf).__name__}{static_leaf_hint(leaf, path)}"
+                    f"Got: {leaf!r} of type {type(leaf).__name__}{advise_on_leaf(leaf, path)}"
                 )
         static_key = _static_key(function, static_args, static_kwargs)
         key = (tree, static_key, tuple(map(_make_key, values)))

@@ -17,7 +17,7 @@ with name_missing_package("convert"):
     import tensorflow as _tf  # noqa: F401
 
 from jax2tf_bridge.converting._arguments import CallArguments
-from jax2tf_bridge.from_jax import PreparedExport, call_text, export_options, jax_compat
+from jax2tf_bridge.from_jax import PreparedExport, call_text, jax_compat, make_export_options
 from jax2tf_bridge.from_jax.arguments import JaxCallable
 from jax2tf_bridge.from_jax.shapes import AutoSpec, Specs, symbolic_specs
 from jax2tf_bridge.from_jax.stablehlo import ConstantPool
@@ -159,7 +159,7 @@ def convert(
         platforms=native_serialization_platforms,
     )
     function = JaxCallable.of(fun_jax, caller="convert")
-    options = export_options(
+    options = make_export_options(
         native_serialization_platforms,
         polymorphic_constraints,
         native_serialization_disabled_checks,

@@ -13,7 +13,6 @@ from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._export import PreparedExport, export
 from jax2tf_bridge.from_jax._export import call_text as call_text
 from jax2tf_bridge.from_jax._export import eval_polymorphic_shape as eval_polymorphic_shape
-from jax2tf_bridge.from_jax._export import export_options as export_options
 from jax2tf_bridge.from_jax._exported import from_exported, to_exported
 from jax2tf_bridge.from_jax._exported import keep_exported as keep_exported
 from jax2tf_bridge.from_jax._jax_compat import ir as ir
@@ -22,6 +21,7 @@ from jax2tf_bridge.from_jax._retarget import retarget_call as retarget_call
 from jax2tf_bridge.from_jax._symbols import dim_from_jax as dim_from_jax
 from jax2tf_bridge.from_jax._symbols import dim_to_jax as dim_to_jax
 from jax2tf_bridge.from_jax._symbols import scope_from_jax as scope_from_jax
+from jax2tf_bridge.from_jax.lowering import make_export_options as make_export_options
 
 # Source lines in messages should be the user's, not this package's.
 source_info_util.register_exclusion(str(Path(__file__).parent.parent))

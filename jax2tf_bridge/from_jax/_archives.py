@@ -22,11 +22,9 @@ from jax2tf_bridge.errors import ModuleError
 from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax._jax_compat_lowering import find_primitive, newest_calling_convention
 from jax2tf_bridge.from_jax.linalg import adjoint, is_complex, ormqr, pivoted_qr
-from jax2tf_bridge.from_jax.lowering import lower
-from jax2tf_bridge.from_jax.shapes import ExportOptions
+from jax2tf_bridge.from_jax.lowering import ExportOptions, lower
 from jax2tf_bridge.from_jax.stablehlo import StableHloModule, attributes_of
 from jax2tf_bridge.targets import Target
-from shape_poly import SymbolicScope
 
 Shapes = tuple[tuple[Any, ...], ...]
 Flags = Mapping[str, int]
@@ -126,7 +124,7 @@ def _geev(a: Any, *, flags: Flags, shapes: Shapes) -> tuple[Any, ...]:
 
 
 def _gees(a: Any, *, flags: Flags, **_: Any) -> tuple[Any, ...]:
-    """Returns zeros as eigenvalues, which are on the diagonal of the Schur form."""
+    # The eigenvalues are zeros here: they are on the diagonal of the Schur form.
     form, *vectors = lax.linalg.schur(a, compute_schur_vectors=bool(flags["vectors"]))
     vectors = vectors or [_zeros(a.shape, a)]
     values = _zeros(a.shape[:-1], a)
@@ -136,7 +134,7 @@ def _gees(a: Any, *, flags: Flags, **_: Any) -> tuple[Any, ...]:
 
 
 def _gees_ffi(a: Any, *, flags: Flags, **_: Any) -> tuple[Any, ...]:
-    """Like _gees, with the results in another order."""
+    # The results of _gees in another order.
     form, first, values, vectors, *success = _gees(a, flags=flags)
     return form, vectors, *(() if is_complex(a) else (first,)), values, *success
 
@@ -171,14 +169,14 @@ def _gesvd_gpu(a: Any, *, flags: Flags, shapes: Shapes) -> tuple[Any, ...]:
 
 
 def _gesvdj(a: Any, *, shapes: Shapes, **_: Any) -> tuple[Any, ...]:
-    """Returns V instead of its adjoint."""
+    # Returns V instead of its adjoint.
     swapped = (*shapes[3][:-2], shapes[3][-1], shapes[3][-2])
     s, u, vh, info = _gesdd(a, shapes=(*shapes[:3], swapped))[1:]
     return a, s, u, adjoint(vh), info
 
 
 def _permutation(pivots: Any, *, shapes: Shapes, **_: Any) -> tuple[Any, ...]:
-    """Converts pivots, which start from 0, to a permutation."""
+    # These pivots start from 0.
     return (lax.linalg.lu_pivots_to_permutation(pivots, shapes[0][-1]),)
 
 
@@ -188,7 +186,7 @@ def _gtsv(lower: Any, diagonal: Any, upper: Any, b: Any, **_: Any) -> tuple[Any,
 
 
 def _success(a: Any) -> Any:
-    """Returns LAPACK's info for each matrix: 0, because failures are NaN in these rules."""
+    # LAPACK's info for each matrix. It is always 0, because failures are NaN in these rules.
     return lax.full(a.shape[:-2], 0, np.int32)
 
 
@@ -226,7 +224,8 @@ _REAL_NAMES = {"heevd": "syevd", "hetrd": "sytrd", "ungqr": "orgqr", "unmqr": "o
 
 # Routines that JAX also supports for matrices with open sizes.
 _OPEN_SIZES = ("potrf", "trsm")
-# JAX keeps LAPACK's calls for these, because of the order of eigenvalues and for open sizes.
+# For the installed JAX, these stay calls of LAPACK: its order of eigenvalues is another one, and it
+# takes matrices with open sizes.
 _IN_LAPACKS_ORDER = ("gees", "geev")
 
 _TARGET = re.compile(r"(?:lapack|blas)_([sdcz])([a-z]+\d?)(_ffi)?")
@@ -335,7 +334,6 @@ def _list_operands(call: Any) -> list[Any]:
 
 
 def _read_constant(value: Any) -> complex | None:
-    """Returns the value of a scalar operand; None if it is not a constant."""
     owner = value.owner
     operation = getattr(owner, "operation", owner)
     if getattr(operation, "name", "") != "stablehlo.constant":
@@ -371,7 +369,7 @@ def _read_flag_operands(routine: str, scalars: Sequence[Any], target: str) -> di
 
 
 def _read_flag_attributes(call: Any) -> dict[str, int]:
-    """Reads the flags in attributes, characters or (on GPUs) booleans, as numbers."""
+    # Attributes are characters, or booleans on GPUs.
     values: dict[str, int] = {}
     for name in ("mhlo.backend_config", "backend_config"):
         if name in call.attributes and isinstance(call.attributes[name], ir.DictAttr):
@@ -410,14 +408,11 @@ def rewrite_calls(module: StableHloModule, name: str, target: Target | None) -> 
         operands or types are not those of JAX.
     """
     keep_current = target is None
-    scope = SymbolicScope([])
-    options = ExportOptions(
-        ("cpu",), (), target or Target.widest(), (), scope=scope, infer=False, call=""
-    )
-    for operation, routine in module.custom_call_operations():
+    options = ExportOptions(("cpu",), (), target or Target.widest())
+    for operation, call_target in module.custom_call_operations():
         try:
             # Read only now, because the operands may come from a call that was just replaced.
-            call = _read_archived_call(operation, routine)
+            call = _read_archived_call(operation, call_target)
             if call is None:
                 continue
             if not (keep_current and call.is_current):
@@ -429,7 +424,7 @@ def rewrite_calls(module: StableHloModule, name: str, target: Target | None) -> 
             ) from e
         except Exception as e:  # the module may come from any tool
             raise ModuleError(
-                f"{name} holds a call of {routine!r} that JAX would write differently: "
+                f"{name} holds a call of {call_target!r} that JAX would write differently: "
                 f"{type(e).__name__}: {e}. Export the function again."
             ) from e
 
@@ -473,7 +468,6 @@ def _export_today(
 def _make_specs(
     call: _ArchivedCall, operands: Sequence[Any], by_lapack: bool
 ) -> list[jax.ShapeDtypeStruct]:
-    """Lists the types of the operands, with variables for open sizes."""
     sizes = _ROUTINES[call.routine].sizes
     if call.routine == "trsm" and not call.flags["left"]:
         sizes = ("mm", "km")

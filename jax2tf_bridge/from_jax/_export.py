@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
 
-from jax2tf_bridge._utils import did_you_mean
-from jax2tf_bridge.errors import Argument, FunctionError, Message, ShapeError
-from jax2tf_bridge.from_jax import _jax_compat
+from jax2tf_bridge.errors import Argument, Message, ShapeError
 from jax2tf_bridge.from_jax._symbols import dim_to_jax
 from jax2tf_bridge.from_jax.arguments import JaxCallable, portable_aval
 from jax2tf_bridge.from_jax.lowering import (
-    DROP,
+    ExportOptions,
     LoweredModule,
     build_portable_function,
+    get_out_structure,
     lower,
+    make_export_options,
     make_traced_function,
-    out_structure,
     refuse_host_callbacks,
 )
 from jax2tf_bridge.from_jax.shapes import (
@@ -28,24 +27,23 @@ from jax2tf_bridge.from_jax.shapes import (
     CONSTRAINTS,
     SHAPES,
     ArraySpec,
-    ExportOptions,
     SizeAssumptions,
+    SizeOptions,
     Specs,
     TracedTrial,
     add_reshape_requirements,
-    auto_hint,
     check_requirements_allowed,
     check_sizes_stay_open,
     choose_auto_shapes,
     infer,
     infer_and_lower,
-    parse_constraints,
+    make_size_options,
     symbolic_specs,
 )
 from jax2tf_bridge.from_jax.stablehlo import ConstantPool
 from jax2tf_bridge.from_jax.trees import rebuild_tree
-from jax2tf_bridge.portable import Auto, Aval, PolyConstraints, PortableFunction, as_safety_checks
-from jax2tf_bridge.targets import Target, as_target, canonicalize_platforms
+from jax2tf_bridge.portable import Aval, PolyConstraints, PortableFunction
+from jax2tf_bridge.targets import Target
 from shape_poly import ContradictionError
 
 
@@ -100,7 +98,7 @@ def export(
     """
     # Options are checked first, so that their errors need no arguments.
     function = JaxCallable.of(f, caller="export")
-    options = export_options(
+    options = make_export_options(
         platforms,
         polymorphic_constraints,
         disabled_checks,
@@ -134,24 +132,24 @@ class PreparedExport:
         function, specs, options = self.function, self.specs, self.options
         constants = constants or ConstantPool()
         name = function.name
-        _check_names(specs, options)
+        _check_names(specs, options.sizes)
         if not specs.is_decided:
             specs = choose_auto_shapes(
                 specs,
-                lambda proposed: _trace_trial(function, proposed, options),
-                infer=options.infer,
+                lambda proposed: _trace_trial(function, proposed, options.sizes),
+                infer=options.sizes.infer,
             )
-            start, _, _ = options.call.partition(", polymorphic_shapes=")
-            options = replace(options, call=f"{start}, polymorphic_shapes={specs.texts()!r}")
-        tracing = make_traced_function(function, specs, options.words)
+            start, _, _ = options.sizes.call.partition(", polymorphic_shapes=")
+            options = options.with_call(f"{start}, polymorphic_shapes={specs.texts()!r}")
+        tracing = make_traced_function(function, specs, options.sizes.words)
 
         def to_module(traced: jax.stages.Traced) -> LoweredModule:
             refuse_host_callbacks(traced, name, options)
             return lower(traced, name, options)
 
-        before = _collect_assumptions(specs, options, name)
+        before = _collect_assumptions(specs, options.sizes, name)
         inferred = infer_and_lower(tracing, before, to_module)
-        check_requirements_allowed(before, inferred.assumptions, tracing, options)
+        check_requirements_allowed(before, inferred.assumptions, tracing, options.sizes)
         inferred = add_reshape_requirements(inferred, tracing)
         check_sizes_stay_open(before, inferred.assumptions, tracing)
         in_tree, argument_names = specs.structure()
@@ -190,64 +188,14 @@ def call_text(start: str, polymorphic_shapes: Any) -> str:
     return f"{start}, polymorphic_shapes={shown}"
 
 
-def export_options(
-    platforms: Sequence[str] | None,
-    constraints: PolyConstraints,
-    disabled_checks: Sequence[Any],
-    target: Target | None,
-    *,
-    argument: str,
-    call: str,
-    runtime_checks: str | None = None,
-) -> ExportOptions:
-    """Checks options, which are those of `export`.
-
-    Messages use `argument`, the caller's name for platforms, and `call`, the start of its call.
-
-    Raises:
-      ShapeError: the constraints are not texts.
-      FunctionError: runtime_checks is neither None nor "drop".
-      TargetError: a platform is unknown.
-    """
-    if runtime_checks not in (None, DROP):
-        meant = did_you_mean(str(runtime_checks), [DROP], quoted=True)
-        raise FunctionError(
-            f"runtime_checks must be {DROP!r}, which leaves out checks of values, or None. Got: "
-            f"{runtime_checks!r}{meant}"
-        )
-    entries = (constraints,) if isinstance(constraints, Auto) else constraints
-    if isinstance(entries, str) or not (
-        isinstance(entries, Sequence) and all(isinstance(c, str | Auto) for c in entries)
-    ):
-        hint = auto_hint([entries]) if isinstance(entries, str) else None
-        raise ShapeError(
-            Message(
-                "polymorphic_constraints must be a sequence of strings, as ['b >= 2'], or AUTO. "
-                f"Got: {constraints!r}",
-                hint or "",
-            )
-        )
-    written = tuple(c for c in entries if isinstance(c, str))
-    return ExportOptions(
-        canonicalize_platforms(platforms, _jax_compat.known_platforms(), argument=argument),
-        as_safety_checks(disabled_checks),
-        as_target(target),
-        written,
-        scope=parse_constraints(written),
-        infer=len(written) < len(entries),
-        call=call,
-        runtime_checks=runtime_checks,
-    )
-
-
-def _trace_trial(function: JaxCallable, specs: Specs, options: ExportOptions) -> TracedTrial:
+def _trace_trial(function: JaxCallable, specs: Specs, options: SizeOptions) -> TracedTrial:
     tracing = make_traced_function(function, specs, options.words)
     inferred = infer(tracing, _collect_assumptions(specs, options, function.name))
     inferred = add_reshape_requirements(inferred, tracing)
     return TracedTrial(inferred.assumptions.requirements, inferred.out_shapes())
 
 
-def _collect_assumptions(specs: Specs, options: ExportOptions, name: str) -> SizeAssumptions:
+def _collect_assumptions(specs: Specs, options: SizeOptions, name: str) -> SizeAssumptions:
     """Collects the user's constraints, and those in the scopes of JAX's dimensions.
 
     Raises:
@@ -267,7 +215,7 @@ def _collect_assumptions(specs: Specs, options: ExportOptions, name: str) -> Siz
         ) from e
 
 
-def _check_names(specs: Specs, options: ExportOptions) -> None:
+def _check_names(specs: Specs, options: SizeOptions) -> None:
     """Rejects constraints on variables that no argument has and no equality defines."""
     defined = [c.variables() for c in options.scope.constraints if c.operator == "=="]
     unknown = options.scope.variables() - specs.variables()
@@ -328,14 +276,8 @@ def eval_polymorphic_shape(
     '(4, b)'
     """
     function = JaxCallable.of(fun_jax, caller="eval_polymorphic_shape")
-    options = export_options(
-        None,
-        polymorphic_constraints,
-        (),
-        None,
-        argument="platforms",
-        call=call_text(f"eval_polymorphic_shape({function.code_name}", polymorphic_shapes),
-    )
+    call = call_text(f"eval_polymorphic_shape({function.code_name}", polymorphic_shapes)
+    options = make_size_options(polymorphic_constraints, call=call)
 
     def evaluate(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         specs = symbolic_specs(function, args, kwargs, polymorphic_shapes)
@@ -349,7 +291,7 @@ def eval_polymorphic_shape(
         tracing = make_traced_function(function, specs)
         inferred = add_reshape_requirements(infer(tracing, before), tracing)
         check_requirements_allowed(before, inferred.assumptions, tracing, options)
-        tree = out_structure(inferred.traced)
+        tree = get_out_structure(inferred.traced)
         scope = before.new_scope()
         results = [
             jax.ShapeDtypeStruct(tuple(dim_to_jax(d, scope) for d in shape), leaf.dtype)

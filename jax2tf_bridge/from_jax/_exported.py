@@ -23,7 +23,7 @@ from jax2tf_bridge.from_jax._retarget import retarget
 from jax2tf_bridge.from_jax._shardings import read_shardings
 from jax2tf_bridge.from_jax._symbols import dim_to_jax, scope_from_jax, scope_to_jax
 from jax2tf_bridge.from_jax.arguments import is_narrow, portable_aval
-from jax2tf_bridge.from_jax.lowering import effect_names
+from jax2tf_bridge.from_jax.lowering import name_effects
 from jax2tf_bridge.from_jax.stablehlo import (
     MANUAL_COMPUTATION,
     check_stored_types,
@@ -33,7 +33,7 @@ from jax2tf_bridge.from_jax.stablehlo import (
     restore_manual_computations,
     retype_narrow_values,
 )
-from jax2tf_bridge.from_jax.trees import jax_structures, spec_of_structure
+from jax2tf_bridge.from_jax.trees import describe_structure, make_jax_structures
 from jax2tf_bridge.portable import (
     Aval,
     GradientOnDemand,
@@ -61,7 +61,8 @@ from jax2tf_bridge.targets import Target
 from shape_poly import SymbolicScope, is_symbolic_dim
 
 _LINEAR_ALGEBRA = re.compile(rb"(?:lapack|blas)_[sdcz][a-z]+")
-_CONVENTION = 9
+_MIN_CONVENTION = 9
+"""Lowest calling convention that every supported JAX reads."""
 _MESHES = b"xla.sdy.meshes"
 _MESHES_FROM_TEXT = "builtin.module(xla-sdy-round-trip-import-shardy-attrs)"
 
@@ -122,7 +123,7 @@ def keep_exported(function: PortableFunction, exported: jax_export.Exported) -> 
 
 def _make_exported(portable: PortableFunction) -> jax_export.Exported:
     forward_registrations()
-    in_tree, out_tree = jax_structures(portable)
+    in_tree, out_tree = make_jax_structures(portable)
     exported = _make_flat_exported(portable, 0)
     if portable.has_vjp:
         # The closure must not hold the function, or the cached Exported would keep it alive.
@@ -179,21 +180,21 @@ def _make_portable(
     """Makes a portable function with JAX's module; a VJP gets its `primal` function."""
     in_avals = tuple(portable_aval(aval) for aval in exported.in_avals)
     out_avals = tuple(portable_aval(aval) for aval in exported.out_avals)
-    in_tree = spec_of_structure(exported.in_tree, exported.in_avals)
+    in_tree = describe_structure(exported.in_tree, exported.in_avals)
     data = bytes(exported.mlir_module_serialized)
     in_shardings, out_shardings = read_shardings(exported)
     symbolic = [d for aval in in_avals for d in aval.shape if is_symbolic_dim(d)]
-    written = _read_constraints(exported)
+    scope_constraints = _read_constraints(exported)
     shapes = [[str(d) for d in aval.shape] for aval in exported.in_avals]
-    constraints = written or read_asserted_constraints(memoryview(data), shapes, in_avals)
-    version = read_stablehlo_version(memoryview(data)) or _jax_compat.current_stablehlo_version()
+    constraints = scope_constraints or read_asserted_constraints(memoryview(data), shapes, in_avals)
+    version = read_stablehlo_version(memoryview(data)) or _jax_compat.get_stablehlo_version()
     convention = exported.calling_convention_version
     producer = f"JAX {jax.__version__}"
     portable = PortableFunction(
         name=exported.fun_name,
         in_tree=in_tree,
         in_avals=in_avals,
-        out_tree=spec_of_structure(exported.out_tree, exported.out_avals),
+        out_tree=describe_structure(exported.out_tree, exported.out_avals),
         out_avals=out_avals,
         argument_names=make_argument_names(in_tree, primal),
         module=Module(
@@ -207,14 +208,14 @@ def _make_portable(
             nr_devices=exported.nr_devices,
         ),
         constraints=constraints,
-        ordered_effects=effect_names(exported.ordered_effects, exported.fun_name),
-        unordered_effects=effect_names(exported.unordered_effects, exported.fun_name),
+        ordered_effects=name_effects(exported.ordered_effects, exported.fun_name),
+        unordered_effects=name_effects(exported.unordered_effects, exported.fun_name),
         in_shardings=in_shardings,
         out_shardings=out_shardings,
         target=Target(producer, (version,), convention),
         producer=producer,
-        # The module's checks may be incomplete.
-        constraints_known=bool(written) or not symbolic,
+        # The checks in a module may be incomplete.
+        constraints_known=bool(scope_constraints) or not symbolic,
         uses_global_constants=exported.uses_global_constants,
         gradient=NoGradient("the exported function was made without one"),
     )
@@ -244,6 +245,7 @@ def _make_flat_exported(portable: PortableFunction, vjp_order: int) -> jax_expor
     for stored in get_stored_functions(portable)[: vjp_order + 1]:
         check_stored_types(stored)
     portable = embed_lifted_constants(portable, vjp_order)
+    convention = max(portable.module.calling_convention_version, _MIN_CONVENTION)
     flat = replace(
         portable,
         in_tree=flat_call(len(portable.in_avals)),
@@ -252,9 +254,9 @@ def _make_flat_exported(portable: PortableFunction, vjp_order: int) -> jax_expor
         module=replace(
             portable.module,
             data=_update_module(portable),
-            calling_convention_version=max(portable.module.calling_convention_version, _CONVENTION),
+            calling_convention_version=convention,
         ),
-        # The module now takes 4-bit values directly.
+        # False marks a module that takes 4-bit values directly, as those of JAX do.
         constraints_known=False,
         in_avals=tuple(map(_replace_unwritable_dtype, portable.in_avals)),
         out_avals=tuple(map(_replace_unwritable_dtype, portable.out_avals)),
@@ -269,7 +271,7 @@ def _make_flat_exported(portable: PortableFunction, vjp_order: int) -> jax_expor
 
 
 def _replace_unwritable_dtype(aval: Aval) -> Aval:
-    """Replaces a dtype that JAX's files lack (int2 and uint2) by one that they have."""
+    # JAX's files lack int2 and uint2.
     return aval if aval.dtype in DTYPES else replace(aval, dtype="int8")
 
 
@@ -282,7 +284,7 @@ def _restore_dtypes(known_avals: Sequence[Aval], avals: Sequence[Any]) -> tuple[
 
 def _update_module(portable: PortableFunction) -> bytes:
     narrow = any(map(is_narrow, (*portable.in_avals, *portable.out_avals)))
-    readable = portable.module.stablehlo_version <= _jax_compat.current_stablehlo_version()
+    readable = portable.module.stablehlo_version <= _jax_compat.get_stablehlo_version()
     if readable and not narrow and not _LINEAR_ALGEBRA.search(portable.module.data):
         return _restore_meshes(portable.module.data)
     _load_lapack()
@@ -299,7 +301,7 @@ def _update_module(portable: PortableFunction) -> bytes:
             )
     if narrow:
         retype_narrow_values(module, portable, ELEMENT_TYPES)
-    return _restore_meshes(module.serialize(_jax_compat.current_stablehlo_version()))
+    return _restore_meshes(module.serialize(_jax_compat.get_stablehlo_version()))
 
 
 def _restore_meshes(module: bytes) -> bytes:
@@ -311,14 +313,14 @@ def _restore_meshes(module: bytes) -> bytes:
         return module
     with _jax_compat.make_ir_context():
         read = _jax_compat.deserialize_module(module)
-        _jax_compat.run_passes(read, _MESHES_FROM_TEXT)
+        _jax_compat.run_mlir_passes(read, _MESHES_FROM_TEXT)
         if MANUAL_COMPUTATION in module:
             restore_manual_computations(read)
         return _jax_compat.serialize_module(read, mixed=True)
 
 
 def _read_constraints(exported: jax_export.Exported) -> tuple[str, ...]:
-    """Reads the constraints of the symbolic scope; files of JAX drop the scope."""
+    # Files of JAX drop the scope.
     symbolic = [
         d for aval in exported.in_avals for d in aval.shape if jax_export.is_symbolic_dim(d)
     ]
@@ -355,7 +357,7 @@ def _constrain_avals(
 
 
 def _restore_weak_types(known_avals: Sequence[Aval], avals: Sequence[Any]) -> tuple[Any, ...]:
-    """Restores the weak types of the traced function, which JAX's files drop."""
+    # JAX's files drop weak types.
     return tuple(
         aval.update(weak_type=True) if known.weak_type else aval
         for known, aval in zip(known_avals, avals, strict=True)

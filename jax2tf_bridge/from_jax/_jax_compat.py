@@ -2,6 +2,10 @@
 
 Each private name is looked up on use, so that a JAX release without it works as described in
 `SEAM`.
+
+`AnsweringScope` answers questions about sizes while JAX traces. Two functions of JAX are replaced
+for that until the process ends, because JAX looks them up in their modules. The replacement calls
+the original, and asks the scope if that raises.
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -56,7 +60,27 @@ _SUMMARIZE = SeamName(
     "messages about a primitive name no source line",
 )
 
-SEAM: Sequence[SeamName] = (_TRACE_STATE, _TRACE_CONTEXT, _KNOWN_PLATFORMS, _SUMMARIZE)
+
+_IN_ROUNDS = "{} stop the trace even if the answer is proven, and the function is traced again"
+_DECISIONS = (
+    SeamName(
+        "jax._src.export.shape_poly",
+        "_geq_decision",
+        _RELEASES,
+        _IN_ROUNDS.format("comparisons by size"),
+    ),
+    SeamName(
+        "jax._src.core",
+        "divide_shape_sizes",
+        _RELEASES,
+        _IN_ROUNDS.format("reshapes with a size that JAX computes"),
+    ),
+)
+
+SEAM: Sequence[SeamName] = (
+    *(_TRACE_STATE, _TRACE_CONTEXT, _KNOWN_PLATFORMS, _SUMMARIZE),
+    *_DECISIONS,
+)
 
 _JIT_INFO = "_jit_info"
 """Attribute of jitted functions in 0.8 to 0.12; without it static arguments are not detected."""
@@ -92,14 +116,14 @@ def configuration() -> Any:
     )
 
 
-def known_platforms() -> tuple[str, ...]:
+def list_known_platforms() -> tuple[str, ...]:
     """Lists the platforms: first the built-in ones, then those of plug-ins."""
     registered: Callable[[], set[str]] | None = _KNOWN_PLATFORMS.get()
     others = sorted(registered() - {*PLATFORMS, "gpu"}) if registered is not None else []
     return (*PLATFORMS, *others)
 
 
-def static_arguments(function: Any) -> tuple[frozenset[int], frozenset[str]]:
+def read_static_arguments(function: Any) -> tuple[frozenset[int], frozenset[str]]:
     """Returns the positions and names of the static arguments of a jitted function."""
     info = getattr(function, _JIT_INFO, None)
     numbers = getattr(info, "static_argnums", None) or ()
@@ -107,13 +131,13 @@ def static_arguments(function: Any) -> tuple[frozenset[int], frozenset[str]]:
     return frozenset(numbers), frozenset(names)
 
 
-def jit_shardings(traced: Any) -> dict[str, Any]:
+def read_jit_shardings(traced: Any) -> dict[str, Any]:
     """Returns the flat shardings of a traced jit, for use as arguments of another jit."""
     params = getattr(traced, _PARAMS, {})
     return {k: params[k] for k in ("in_shardings", "out_shardings") if k in params}
 
 
-def source_of_equation(equation: Any) -> str | None:
+def find_source_of_equation(equation: Any) -> str | None:
     """Finds the line outside of JAX that made an equation, as "file:line (function)", if known."""
     summarize: Callable[[Any], str] | None = _SUMMARIZE.get()
     source = getattr(equation, "source_info", None)
@@ -139,7 +163,7 @@ def attach_vjp(
     return dataclasses.replace(exported, **field)
 
 
-def current_stablehlo_version() -> tuple[int, int, int]:
+def get_stablehlo_version() -> tuple[int, int, int]:
     """Returns the StableHLO version of the installed jaxlib."""
     major, minor, patch = (int(p) for p in stablehlo.get_current_version().split("."))
     return major, minor, patch
@@ -163,19 +187,82 @@ def serialize_module(module: Any, version: str = "", *, mixed: bool = False) -> 
         result = portable_artifacts.serialize_portable_artifact(module, version, mixed)
     except TypeError:
         # JAX 0.8 accepts the module as bytecode.
-        bytecode = module_bytecode(module)
+        bytecode = write_bytecode(module)
         result = portable_artifacts.serialize_portable_artifact(bytecode, version, mixed)
     return bytes(result)
 
 
-def module_bytecode(module: Any) -> bytes:
+def write_bytecode(module: Any) -> bytes:
     """Writes `module` as MLIR bytecode, which is unstable and only for this process."""
     buffer = io.BytesIO()
     module.operation.write_bytecode(file=buffer)
     return buffer.getvalue()
 
 
-def run_passes(module: Any, pipeline: str) -> None:
+def run_mlir_passes(module: Any, pipeline: str) -> None:
     """Runs an MLIR pass pipeline over `module` in place; StableHLO's passes are available."""
     stablehlo.register_stablehlo_passes()
     passmanager.PassManager.parse(pipeline).run(module.operation)
+
+
+Answer = Callable[[Exception], Iterable[Sequence[str]]]
+"""Receives JAX's error; returns sets of constraints. JAX retries with the first that it accepts."""
+
+
+class AnsweringScope(jax_export.SymbolicScope):
+    """JAX's symbolic scope, extended by answers to questions about its sizes until it is closed.
+
+    Sizes of other scopes are not affected.
+    """
+
+    def __init__(self, constraints: Sequence[str], answer: Answer) -> None:
+        self._bridge_answer: Answer | None = answer
+        self._bridge_constraints = tuple(constraints)
+        self._bridge_asked = frozenset(name.name for name in _DECISIONS if name.wrap(_Decision))
+        super().__init__(constraints)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles as JAX's scope, which can be read without the bridge."""
+        return jax_export.SymbolicScope, (self._bridge_constraints,)
+
+    def close(self) -> None:
+        """Leaves further questions unanswered."""
+        self._bridge_answer = None
+
+    def take_answer(self, asked: str, error: Exception) -> bool:
+        """Adds constraints that answer JAX's `error`, if there are any."""
+        if self._bridge_answer is None or asked not in self._bridge_asked:
+            return False
+        return any(map(self._try_constraints, self._bridge_answer(error)))
+
+    def _try_constraints(self, constraints: Sequence[str]) -> bool:
+        # In place, because the existing sizes belong to this object.
+        try:
+            super().__init__(constraints)
+        except Exception:  # JAX rejects constraints with errors of many types
+            super().__init__(self._bridge_constraints)
+            return False
+        self._bridge_constraints = tuple(constraints)
+        return True
+
+
+@dataclasses.dataclass(frozen=True)
+class _Decision:
+    """Replacement of JAX's function that decides about sizes; asks an AnsweringScope."""
+
+    name: str
+    original: Callable[..., Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        while True:
+            try:
+                return self.original(*args, **kwargs)
+            except InconclusiveDimensionOperation as e:
+                scope = _find_scope((*args, *kwargs.values()))
+                if not isinstance(scope, AnsweringScope) or not scope.take_answer(self.name, e):
+                    raise
+
+
+def _find_scope(args: Sequence[Any]) -> jax_export.SymbolicScope | None:
+    sizes = [size for arg in args for size in (arg if isinstance(arg, (tuple, list)) else (arg,))]
+    return next((size.scope for size in sizes if jax_export.is_symbolic_dim(size)), None)

@@ -1,4 +1,4 @@
-"""Private names of JAX for the bridge's lowering rules.
+"""Private names of JAX for lowering: rules, constants, and modules that JAX has lowered.
 
 Each name is looked up on use, and a release without one works as described in `SEAM`.
 """
@@ -55,6 +55,10 @@ _CONVENTION = SeamName(
     _RELEASES,
     "every export fails if JAX's flag of this name requests a version that JAX cannot write",
 )
+_READ = "modules are written as portable artifacts by JAX and read again by the bridge"
+_EXPORT = SeamName("jax._src.export._export", "_export_lowered", _RELEASES, _READ)
+_WRITE = SeamName("jax._src.export._export", "_module_to_bytecode", _RELEASES, _READ)
+_CONTEXT = SeamName(_MLIR, "make_ir_context", _RELEASES, _READ)
 
 SEAM: Sequence[SeamName] = (
     # The first step of qr; jax.lax.linalg has only the whole decomposition.
@@ -105,7 +109,7 @@ SEAM: Sequence[SeamName] = (
         "callbacks to Python inside primitives of libraries are refused with JAX's message",
     ),
     *(_PLATFORMS, _PER_PLATFORM, _RULES, _PLATFORM_RULES),
-    *(_CUSTOM_CALL, _DYNAMIC_SHAPE, _CONSTANTS, _CONVENTION),
+    *(_CUSTOM_CALL, _DYNAMIC_SHAPE, _CONSTANTS, _CONVENTION, _EXPORT, _WRITE, _CONTEXT),
 )
 
 
@@ -257,3 +261,96 @@ def newest_calling_convention() -> Iterator[None]:
         return
     with version(jax_export.maximum_supported_calling_convention_version):
         yield
+
+
+# Taking a module before JAX serializes it saves reading it again. JAX's functions are replaced
+# until the process ends. The replacements behave like the originals unless a module is taken in
+# their context.
+
+
+@dataclass
+class TakenModule:
+    """Slot for the ir.Module of a trace that is being exported.
+
+    Attributes:
+      traced: the trace.
+      module: the module; None until JAX has made it, or if it is not available.
+      context: the MLIR context of the module, which JAX would otherwise leave.
+    """
+
+    traced: jax.stages.Traced
+    module: Any = None
+    context: Any = None
+    _write: Callable[[], bytes] | None = None
+
+    def artifact(self) -> bytes:
+        """Returns the portable artifact that JAX would have written, if the module is available."""
+        assert self._write is not None
+        return self._write()
+
+
+_WAITING: ContextVar[TakenModule | None] = ContextVar("jax2tf_bridge_waiting", default=None)
+_LOWERED: ContextVar[TakenModule | None] = ContextVar("jax2tf_bridge_lowered", default=None)
+
+
+@contextmanager
+def take_module(traced: jax.stages.Traced) -> Iterator[TakenModule]:
+    """Takes the module of `traced` if the block exports it; the Exported then has no bytes."""
+    taken = TakenModule(traced)
+    installed = [_EXPORT.wrap(_Export), _WRITE.wrap(_Write), _CONTEXT.wrap(_MakeContext)]
+    token = _WAITING.set(taken if all(installed) else None)
+    try:
+        yield taken
+    finally:
+        _WAITING.reset(token)
+
+
+@dataclass(frozen=True)
+class _Export:
+    """Replacement of JAX's function that makes an Exported of a lowered trace."""
+
+    name: str
+    original: Callable[..., Any]
+
+    def __call__(self, lowered: Any, jaxpr: Any, *args: Any, **kwargs: Any) -> Any:
+        taken = _WAITING.get()
+        # A lowering rule of the user may start another export.
+        if taken is None or jaxpr is not taken.traced.jaxpr:
+            return self.original(lowered, jaxpr, *args, **kwargs)
+        taken.context = lowered.compiler_ir("stablehlo").context
+        token = _LOWERED.set(taken)
+        try:
+            return self.original(lowered, jaxpr, *args, **kwargs)
+        finally:
+            _LOWERED.reset(token)
+
+
+@dataclass(frozen=True)
+class _Write:
+    """Replacement of JAX's function that serializes a module, which is its last step."""
+
+    name: str
+    original: Callable[..., bytes]
+
+    def __call__(self, module: Any, *args: Any, **kwargs: Any) -> bytes:
+        taken = _LOWERED.get()
+        if taken is None:
+            return self.original(module, *args, **kwargs)
+        taken.module = module
+        taken._write = lambda: self.original(module, *args, **kwargs)
+        return b""
+
+
+@dataclass(frozen=True)
+class _MakeContext:
+    """Replacement of JAX's function that makes an MLIR context; JAX then copies the module there.
+
+    Returns the context of the module itself if the module is taken.
+    """
+
+    name: str
+    original: Callable[..., Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        taken = _LOWERED.get()
+        return self.original(*args, **kwargs) if taken is None else taken.context

@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jax2tf_bridge.errors import ShardingError
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax._equations import iter_equations
+from jax2tf_bridge.from_jax.source_lines import iter_equations
 from jax2tf_bridge.portable import AbstractDevice, AbstractMesh, AxisType, Sharding
 from jax2tf_bridge.serialization.jax_exported import REPLICATED, to_named_sharding
 
@@ -34,7 +34,7 @@ def read_shardings(
     return tuple(map(_convert_jax, ins)), tuple(map(_convert_jax, outs))
 
 
-def vjp_shardings(
+def make_vjp_shardings(
     traced: jax.stages.Traced, exported: Any, name: str
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
     """Returns the shardings of a VJP's arguments and results, for jax.jit.
@@ -111,7 +111,7 @@ def _convert_to_devices(
 
 
 def _iter_meshes(traced: jax.stages.Traced) -> Iterator[Any]:
-    params = [_jax_compat.jit_shardings(traced)]
+    params = [_jax_compat.read_jit_shardings(traced)]
     params += [equation.params for equation in iter_equations(traced.jaxpr.jaxpr)]
     for parameters in params:
         for value in parameters.values():
@@ -144,18 +144,16 @@ def _convert_jax(sharding: Any) -> Sharding | None:
 
 def _convert_mesh(mesh: Any) -> AbstractMesh:
     device = getattr(mesh, "abstract_device", None)
+    if device is not None:
+        # Devices have no platform before JAX 0.10.
+        platform = getattr(device, "platform", "")
+        device = AbstractDevice(device.device_kind, platform, device.num_cores)
     return AbstractMesh(
         axis_names=tuple(map(str, mesh.axis_names)),
         axis_sizes=tuple(mesh.axis_sizes),
         axis_types=tuple(_AXIS_TYPES[kind.name] for kind in mesh.axis_types),
-        device=None if device is None else _convert_device(device),
+        device=device,
     )
-
-
-def _convert_device(device: Any) -> AbstractDevice:
-    # Devices have no platform before JAX 0.10.
-    platform = getattr(device, "platform", "")
-    return AbstractDevice(device.device_kind, platform, device.num_cores)
 
 
 def _convert_axes(entry: Any) -> tuple[str, ...]:

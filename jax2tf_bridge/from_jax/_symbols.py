@@ -46,7 +46,7 @@ def dim_from_jax(dimension: Any) -> Dim:
         raise ShapeError(f"The symbolic dimension {dimension} of JAX cannot be read: {e}") from e
 
 
-def is_variable(dimension: Dim) -> bool:
+def is_single_variable(dimension: Dim) -> bool:
     """Returns whether a dimension is a single variable."""
     return isinstance(dimension, DimExpr) and dimension.is_variable()
 

@@ -5,13 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 import keyword
-import linecache
 import re
-import sysconfig
-import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,8 +17,8 @@ from jax import export as jax_export
 from jax2tf_bridge._dtypes import WIDENED
 from jax2tf_bridge.errors import DTypeError, FunctionError
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax._equations import iter_inner_equations
 from jax2tf_bridge.from_jax._symbols import dim_from_jax
+from jax2tf_bridge.from_jax.source_lines import find_definition, unwrap_function
 from jax2tf_bridge.portable import Aval, MemorySpace, PortableFunction, unwrap_portable
 from shape_poly import Dim
 
@@ -39,19 +35,24 @@ def shape_and_dtype(leaf: Any, path: str) -> tuple[tuple[Any, ...], Any]:
         except TypeError as e:
             raise DTypeError(
                 f"The argument {path} must be an array, a scalar or a ShapeDtypeStruct. "
-                f"Got: {leaf!r} of type {type(leaf).__name__}{static_leaf_hint(leaf, path)}"
+                f"Got: {leaf!r} of type {type(leaf).__name__}{advise_on_leaf(leaf, path)}"
+            ) from e
+        except OverflowError as e:
+            raise DTypeError(
+                f"The argument {path} is an integer that JAX cannot hold: {e}. Pass a float, or an "
+                "array of a dtype that holds it."
             ) from e
     return tuple(leaf.shape), jax_dtype(leaf.dtype, path)
 
 
-def static_leaf_hint(leaf: Any, path: str) -> str:
+def advise_on_leaf(leaf: Any, path: str) -> str:
     """Returns advice for a leaf of a model that is not an array, such as its activation.
 
     The advice completes a sentence whose full stop is missing. Other leaves get "".
 
-    >>> static_leaf_hint(None, "model.bias"), static_leaf_hint(len, "model.activation")[:25]
+    >>> advise_on_leaf(None, "model.bias"), advise_on_leaf(len, "model.activation")[:25]
     ('', '. Close over model, or pa')
-    >>> static_leaf_hint(len, "activation")
+    >>> advise_on_leaf(len, "activation")
     '. Close over activation.'
     """
     if not (callable(leaf) or isinstance(leaf, str)):
@@ -71,13 +72,21 @@ def jax_dtype(dtype: Any, path: str, *, shown: str | None = None) -> Any:
     Raises:
       DTypeError: JAX has no such dtype.
     """
-    if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
+    try:
+        is_extended = jax.dtypes.issubdtype(dtype, jax.dtypes.extended)
+    except TypeError as e:
+        raise DTypeError(
+            f"The argument {path} has dtype {shown or dtype}, which NumPy does not have. Pass "
+            f"a NumPy array, for instance np.asarray({path})."
+        ) from e
+    if is_extended:
         if is_key(dtype):
             return dtype
     elif dtype == jax.dtypes.float0:
         return dtype
     else:
-        canonical = jax.dtypes.canonicalize_dtype(np.dtype(dtype))
+        dtype = np.dtype(dtype)
+        canonical = jax.dtypes.canonicalize_dtype(dtype)
         if _is_known_to_jax(canonical):
             return canonical
     raise DTypeError(
@@ -87,22 +96,22 @@ def jax_dtype(dtype: Any, path: str, *, shown: str | None = None) -> Any:
 
 
 def _advise_conversion(dtype: Any) -> str:
-    """Returns advice to convert an array of a dtype that JAX lacks; "" if there is none."""
-    if np.dtype(dtype).kind in "SUO":
+    kind = getattr(dtype, "kind", "?")
+    if kind in "SUO":
         return ", in TensorFlow for instance with tf.strings.to_number or a table of tf.lookup"
-    if np.dtype(dtype).kind in "mM":
+    if kind in "mM":
         return ", for instance with x.astype(np.int64)"
-    return ", for instance with x.astype(np.float32)" if np.dtype(dtype).kind in "fc" else ""
+    return ", for instance with x.astype(np.float32)" if kind in "fc" else ""
 
 
-_WIDEST = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}
-"""Size in bytes of JAX's widest standard dtype of each kind."""
+_MAX_ITEM_BYTES = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}
+"""Size in bytes of an item of JAX's widest standard dtype of each kind."""
 
 
 @functools.cache
 def _is_known_to_jax(dtype: np.dtype[Any]) -> bool:
     if dtype.isbuiltin == 1:
-        return dtype.itemsize <= _WIDEST.get(dtype.kind, 0)
+        return dtype.itemsize <= _MAX_ITEM_BYTES.get(dtype.kind, 0)
     try:
         jax.eval_shape(lambda: jax.numpy.zeros((), dtype))
     except TypeError:
@@ -121,7 +130,8 @@ def portable_aval(aval: Any, shape: tuple[Dim, ...] | None = None) -> Aval:
     space = _MEMORY_SPACES.get(getattr(getattr(aval, "memory_space", None), "name", ""), "device")
     if not is_key(aval.dtype):
         weak = bool(getattr(aval, "weak_type", False))
-        return Aval(shape, _get_dtype_name(aval.dtype), memory_space=space, weak_type=weak)
+        name = "float0" if aval.dtype == jax.dtypes.float0 else np.dtype(aval.dtype).name
+        return Aval(shape, name, memory_space=space, weak_type=weak)
     words = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct((), aval.dtype))
     return Aval(shape, str(aval.dtype), tuple(words.shape), space)
 
@@ -129,16 +139,6 @@ def portable_aval(aval: Any, shape: tuple[Dim, ...] | None = None) -> Aval:
 def is_key(dtype: Any) -> bool:
     """Returns whether a dtype is that of typed PRNG keys."""
     return bool(jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key))
-
-
-def _get_dtype_name(dtype: Any) -> str:
-    return "float0" if dtype == jax.dtypes.float0 else np.dtype(dtype).name
-
-
-def cotangent_spec(aval: Any) -> jax.ShapeDtypeStruct:
-    """Returns shape and dtype of a value's cotangent: float0 unless it is differentiable."""
-    inexact = jax.dtypes.issubdtype(aval.dtype, np.inexact)
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype if inexact else jax.dtypes.float0)
 
 
 def is_narrow(aval: Aval) -> bool:
@@ -155,6 +155,7 @@ class JaxCallable:
       code_name: the name of the function in code, for advice.
       jitted: the jitted function to trace.
       static_argnums, static_argnames: the static arguments of jit.
+      signature: the signature, if known.
       source: the place of its definition, as "file:line (function)", if known.
       is_unbound_module: whether it is a flax.linen module without parameters.
       variadic_names: the names of the first arguments in `*args`, if known.
@@ -191,7 +192,7 @@ class JaxCallable:
         jitted: Any = function
         numbers, names = frozenset[int](), frozenset[str]()
         if _is_jitted(function):
-            numbers, names = _jax_compat.static_arguments(function)
+            numbers, names = _jax_compat.read_static_arguments(function)
             count = _count_positional(signature)
             numbers = frozenset(n + count if n < 0 else n for n in numbers)
         else:
@@ -203,7 +204,7 @@ class JaxCallable:
             static_argnums=numbers,
             static_argnames=names,
             signature=signature,
-            source=_find_definition(function),
+            source=find_definition(function),
             is_unbound_module=_is_linen_module(function)
             and getattr(function, "scope", None) is None,
             variadic_names=_list_linen_arguments(function),
@@ -239,10 +240,7 @@ def _is_linen_module(value: object) -> bool:
 
 
 def _list_linen_arguments(function: object) -> tuple[str, ...]:
-    """Returns the names of a linen method's arguments, which `Module.apply` takes as `*args`.
-
-    Other functions have no such names.
-    """
+    # Module.apply takes the arguments of a linen method as *args.
     args: tuple[Any, ...] = ()
     keywords: dict[str, Any] = {}
     if isinstance(function, functools.partial):
@@ -271,7 +269,7 @@ def _wrap(function: Callable[..., Any]) -> Callable[..., Any]:
     signature = _read_signature(function)
     if signature is not None:
         call.__signature__ = signature  # type: ignore[attr-defined]
-    written = _unwrap_function(function)
+    written = unwrap_function(function)
     if hasattr(written, "__code__"):
         # JAX's messages use the place of the wrapped function.
         call.__wrapped__ = written  # type: ignore[attr-defined]
@@ -286,7 +284,6 @@ def _get_name(function: object) -> str:
 
 
 def _get_code_name(function: object) -> str:
-    """Returns the name of the function in code; "f" if it has none."""
     name = getattr(function, "__name__", None)
     if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
         return "f"
@@ -307,7 +304,6 @@ def _count_positional(signature: inspect.Signature | None) -> int:
 
 
 def _advise_instead(value: object) -> str:
-    """Returns advice for a function that was already exported."""
     if isinstance(unwrap_portable(value), PortableFunction):
         return " It is exported already: to_tf(portable) makes a TensorFlow function of it."
     if isinstance(value, jax_export.Exported):
@@ -322,45 +318,22 @@ def _shorten(value: object) -> str:
     return text if len(text) <= 80 else text[:80] + "..."
 
 
-class AlreadyTraced:
-    """jax.stages.Wrapped of an existing trace, which avoids a second trace."""
-
-    def __init__(self, traced: jax.stages.Traced) -> None:
-        """Stores the trace that `trace` will return."""
-        self._traced = traced
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Raises, because it can only be lowered."""
-        raise NotImplementedError
-
-    def trace(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
-        """Returns the trace, whatever the arguments."""
-        return self._traced
-
-    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
-        """Lowers the trace for JAX's default platform."""
-        lowered: jax.stages.Lowered = self._traced.lower()
-        return lowered
-
-    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns the shapes and dtypes of the results."""
-        return self._traced.out_info
-
-
 _WRITTEN_AS_CODE = (bool, int, float, str)
 
 
-def close_over(function: JaxCallable, names: Sequence[str], argument: str, value: Any) -> str:
+def advise_closure(function: JaxCallable, names: Sequence[str], argument: str, value: Any) -> str:
     """Returns advice, with code, to bind `argument` to `value` before the function is exported.
 
     `names` are those of the call's positional arguments.
 
     >>> f = JaxCallable.of(lambda x, mode: x, caller="export")
-    >>> close_over(f, ["x", "mode"], "mode", "fast")
+    >>> advise_closure(f, ["x", "mode"], "mode", "fast")
     "Close over it, or bind it first: functools.partial(f, mode='fast')."
     """
     code_name = function.code_name
-    shown = repr(value) if isinstance(value, _WRITTEN_AS_CODE) else argument
+    shown = repr(value)
+    if not isinstance(value, _WRITTEN_AS_CODE) or shown in {"inf", "-inf", "nan"}:
+        shown = argument
     if not argument.isidentifier():  # an item of *args
         return "Close over it."
     parameters = {} if function.signature is None else function.signature.parameters
@@ -388,147 +361,6 @@ def explain_missing_value(
         if re.search(rf"\bargument {re.escape(argument)}(?![\w\[])", str(error)):
             return (
                 f"{function.name} needs the value of its argument {argument}, and arguments are "
-                f"traced without values. {close_over(function, names, argument, value)}"
+                f"traced without values. {advise_closure(function, names, argument, value)}"
             )
     return None
-
-
-_LIBRARIES = frozenset({"jax", "jaxlib", "jax2tf_bridge", "shape_poly", "tensorflow", "keras"})
-_UNNAMED_PACKAGES = frozenset({"numpy", "jaxtyping", "beartype"})
-"""Libraries whose lines are never named in messages."""
-
-
-def _find_folders(*names: str) -> tuple[str, ...]:
-    return tuple({str(Path(sysconfig.get_path(name)).resolve()) for name in names})
-
-
-_PACKAGES = _find_folders("purelib", "platlib")
-_INSTALLED = (*_PACKAGES, *_find_folders("stdlib"))
-_BRIDGE = Path(__file__).resolve().parents[1]
-_OURS = (str(_BRIDGE), str(_BRIDGE.with_name("shape_poly")))
-
-
-def user_line(error: BaseException) -> str | None:
-    """Finds the innermost line of the user's own code, as "file.py:12 (function)".
-
-    If there is none, it is a line of an installed library (Flax, Equinox), but never one of JAX,
-    TensorFlow or the bridge.
-    """
-    innermost: str | None = None
-    innermost_installed: str | None = None
-    for file, line, function in _iter_frames(error):
-        where = f"{file}:{line} ({function})"
-        if file.startswith(_INSTALLED):
-            innermost_installed = where
-        else:
-            innermost = where
-    return innermost or _find_traced_line(error) or innermost_installed
-
-
-def _find_traced_line(error: BaseException) -> str | None:
-    """Finds the user's line that made the operation that JAX failed to lower, as in `user_line`.
-
-    JAX keeps the stack of the trace in the cause of such an error. In functions that JAX jits
-    itself, such as jnp.cumsum, that stack may lack the user's frames; the call has them.
-    """
-    cause = error.__cause__
-    if cause is None or type(cause).__name__ != "JaxStackTraceBeforeTransformation":
-        return None
-    innermost = None
-    for frame, line in traceback.walk_tb(cause.__traceback__):
-        file = frame.f_code.co_filename
-        if not file.startswith((*_INSTALLED, *_OURS, "<frozen")):
-            innermost = f"{file}:{line} ({frame.f_code.co_name})"
-    return innermost or _find_innermost_line(_list_lowered_equations(error))
-
-
-def _list_lowered_equations(error: BaseException) -> list[Any]:
-    """Lists the nested equations that JAX was lowering when it failed, the outermost first."""
-    path: list[Any] = []
-    for equation in _jax_compat.iter_equations_of_frames(error):
-        # Equations that a lowering rule traced come last. Their stacks lead to the call of export.
-        if path and all(equation is not inner for inner in iter_inner_equations(path[-1])):
-            break
-        path.append(equation)
-    return path
-
-
-def library_line(error: BaseException) -> str | None:
-    """Finds the innermost line of a library that the user's code called, with its text.
-
-    The form is "file.py:12 (function), `len(values)`". Returns None if the user's own code is
-    further inside, or called JAX directly.
-    """
-    innermost: str | None = None
-    for file, line, function in _iter_frames(error):
-        if not file.startswith(_INSTALLED):
-            innermost = None
-        elif _find_package(file) not in {"", *_UNNAMED_PACKAGES}:
-            text = linecache.getline(file, line).strip()
-            shown = f", `{text}`" if text and not text.startswith("raise ") else ""
-            innermost = f"{file}:{line} ({function}){shown}"
-    is_called_by_user = any(not file.startswith(_INSTALLED) for file, _, _ in _iter_frames(error))
-    return innermost if is_called_by_user else None
-
-
-def user_line_of_equation(path: Sequence[Any]) -> str | None:
-    """Finds the user's line that made an equation, as in `user_line`.
-
-    `path` is the equation with its enclosing equations, the outermost first.
-    """
-    return _find_innermost_line(path) or _jax_compat.source_of_equation(path[-1])
-
-
-def _find_innermost_line(path: Sequence[Any]) -> str | None:
-    return next(filter(None, map(_find_line_of_equation, reversed(path))), None)
-
-
-def _find_line_of_equation(equation: Any) -> str | None:
-    """Finds the innermost line of the user's own code in the stack of one equation."""
-    trace = getattr(getattr(equation, "source_info", None), "traceback", None)
-    # The innermost frame comes first.
-    for frame in getattr(trace, "frames", ()):
-        file, function = str(frame.file_name), str(frame.function_name).rpartition(".")[2]
-        if not file.startswith((*_INSTALLED, *_OURS, "<frozen")):
-            return f"{file}:{frame.line_num} ({function})"
-    return None
-
-
-def _find_definition(function: object) -> str | None:
-    """Returns the place of a function's definition, in the form of `user_line`."""
-    inner = _unwrap_function(function)
-    code = getattr(inner, "__code__", None)
-    if code is None or str(getattr(inner, "__module__", "")).partition(".")[0] in _LIBRARIES:
-        return None
-    return f"{code.co_filename}:{code.co_firstlineno} ({code.co_name})"
-
-
-def _unwrap_function(function: object) -> object:
-    """Finds the function, written with def or lambda, behind `function`.
-
-    Decorators and partials are removed, and a callable object is replaced by its __call__.
-    """
-    while True:
-        inner = inspect.unwrap(function) if callable(function) else function
-        if isinstance(inner, functools.partial):
-            inner = inner.func
-        elif callable(inner) and not hasattr(inner, "__code__"):
-            return type(inner).__call__
-        if inner is function:
-            return function
-        function = inner
-
-
-def _find_package(file: str) -> str:
-    """Returns the installed package of a file; "" for the standard library."""
-    for folder in _PACKAGES:
-        if file.startswith(folder):
-            return Path(file).relative_to(folder).parts[0]
-    return ""
-
-
-def _iter_frames(error: BaseException) -> Iterable[tuple[str, int, str]]:
-    """Yields file, line and function of the frames outside of `_LIBRARIES`, the innermost last."""
-    for frame, line in traceback.walk_tb(error.__traceback__):
-        if str(frame.f_globals.get("__name__", "")).partition(".")[0] not in _LIBRARIES:
-            yield frame.f_code.co_filename, line, frame.f_code.co_name

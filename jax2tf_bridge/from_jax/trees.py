@@ -66,7 +66,7 @@ def _describe_node(tree: Any) -> tuple[TreeSpec, list[Any]]:
     return TreeSpec("custom", node_type.__name__, named, leaves, codec), children
 
 
-def spec_of_structure(treedef: Any, leaves: Iterable[Any]) -> TreeSpec:
+def describe_structure(treedef: Any, leaves: Iterable[Any]) -> TreeSpec:
     """Describes JAX's structure of a tree that does not exist as an object.
 
     The leaves are arrays or abstract values. Objects of registered types are made with them, to
@@ -214,7 +214,7 @@ def can_import_jax2tf() -> bool:
 _UNKNOWN = object()
 
 
-def jax_structures(portable: PortableFunction) -> tuple[Any, Any]:
+def make_jax_structures(portable: PortableFunction) -> tuple[Any, Any]:
     """Makes JAX's structures of (args, kwargs) and of the result.
 
     Raises:

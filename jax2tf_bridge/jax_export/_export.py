@@ -16,15 +16,15 @@ from jax2tf_bridge.errors import StructureError, TargetError
 from jax2tf_bridge.from_jax import (
     PreparedExport,
     dim_from_jax,
-    export_options,
     from_exported,
     keep_exported,
+    make_export_options,
     scope_from_jax,
     to_exported,
 )
 from jax2tf_bridge.from_jax.arguments import JaxCallable
 from jax2tf_bridge.from_jax.shapes import SYMBOLIC, Specs, symbolic_specs
-from jax2tf_bridge.from_jax.trees import rebuild_tree, spec_of_structure
+from jax2tf_bridge.from_jax.trees import describe_structure, rebuild_tree
 from jax2tf_bridge.portable import (
     NOT_STRICT,
     DisabledSafetyCheck,
@@ -283,7 +283,7 @@ def _make_spec(tree: Any, count: int, field: str) -> Any:
             f"{field} must have {count} leaves, one for each abstract value. Got: "
             f"{tree.num_leaves} in {tree}"
         )
-    return spec_of_structure(tree, [jax.ShapeDtypeStruct((), "float32")] * count)
+    return describe_structure(tree, [jax.ShapeDtypeStruct((), "float32")] * count)
 
 
 _UPDATES: Mapping[str, Callable[[PortableFunction, Any], PortableFunction]] = MappingProxyType(
@@ -366,9 +366,8 @@ def export(
     names = next(iter(arguments.values()), default_platforms)
     checks = disabled_checks if strict_checks else (*disabled_checks, *NOT_STRICT)
     function = JaxCallable.of(fun_jit, caller="export")
-    options = dataclasses.replace(
-        export_options(names, (), checks, None, argument="platforms", call=""),
-        words=SYMBOLIC,
+    options = make_export_options(
+        names, (), checks, None, argument="platforms", call="", words=SYMBOLIC
     )
 
     def export_for(*args_specs: Any, **kwargs_specs: Any) -> Exported:
@@ -382,7 +381,7 @@ def export(
         }
         specs = symbolic_specs(function, args, kwargs, None)
         call = f'symbolic_shape("{_format_open_shape(specs)}"'
-        prepared = PreparedExport(function, specs, dataclasses.replace(options, call=call))
+        prepared = PreparedExport(function, specs, options.with_call(call))
         return Exported(prepared.run())
 
     return export_for

@@ -157,7 +157,7 @@ def _refine(
     types = [_format_type(aval) for aval in avals]
     if len(callee.platforms) > 1:
         types.insert(0, read_main_types(callee.module)[0][0])
-    newest = jax_compat.current_stablehlo_version()
+    newest = jax_compat.get_stablehlo_version()
     with jax_compat.make_ir_context():
         try:
             module = jax_compat.deserialize_module(callee.module)
@@ -242,7 +242,7 @@ class _MisfitError(Exception):
 
 def _run_passes(module: Any, pipeline: str) -> None:
     try:
-        jax_compat.run_passes(module, pipeline)
+        jax_compat.run_mlir_passes(module, pipeline)
     except Exception as e:  # the type differs between releases of jaxlib
         raise _MisfitError from e
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from jax2tf_bridge.colocated import dumps, loads
 from jax2tf_bridge.errors import JobError
-from jax2tf_bridge.from_jax.arguments import user_line
+from jax2tf_bridge.from_jax.source_lines import user_line
 
 
 @dataclass(frozen=True)

@@ -226,7 +226,7 @@ def _prepare_signature(
             "itself, and TensorFlow code around it as preprocess and postprocess."
         )
     _check_call(name, signature, takes=takes)
-    from jax2tf_bridge.from_jax import PreparedExport, call_text, export_options
+    from jax2tf_bridge.from_jax import PreparedExport, call_text, make_export_options
     from jax2tf_bridge.from_jax.arguments import JaxCallable
     from jax2tf_bridge.from_jax.shapes import symbolic_specs
 
@@ -234,7 +234,7 @@ def _prepare_signature(
     with _note_call(name, signature, takes=takes):
         jax_callable = JaxCallable.of(function, caller=f"The signature {name}")
         start = f"Signature({jax_callable.code_name}, args=[...]"
-        options = export_options(
+        options = make_export_options(
             platforms,
             signature.polymorphic_constraints,
             signature.disabled_checks,

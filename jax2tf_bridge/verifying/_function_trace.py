@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from jax2tf_bridge.from_jax.arguments import user_line_of_equation
+from jax2tf_bridge.from_jax.source_lines import user_line_of_equation
 from jax2tf_bridge.verifying._locating import Step, Trace
 
 _BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr")

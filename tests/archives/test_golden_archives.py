@@ -96,7 +96,7 @@ FUNCTIONS = {member.stem.rpartition("-")[2]: member for member in reversed(MEMBE
 )
 def test_member_runs_under_jax(sidecar: Path) -> None:
     facts, portable = _read(sidecar)
-    if portable.module.stablehlo_version > jax_compat.current_stablehlo_version():
+    if portable.module.stablehlo_version > jax_compat.get_stablehlo_version():
         with pytest.raises(ModuleError, match="upgrade JAX"):
             to_exported(portable)
         return
@@ -113,7 +113,7 @@ def test_member_runs_under_jax(sidecar: Path) -> None:
 )
 def test_member_runs_in_tensorflow(sidecar: Path) -> None:
     facts, portable = _read(sidecar)
-    if portable.module.stablehlo_version > jax_compat.current_stablehlo_version():
+    if portable.module.stablehlo_version > jax_compat.get_stablehlo_version():
         with pytest.raises(ModuleError, match="upgrade JAX"):
             retarget(portable)
         return

@@ -147,7 +147,7 @@ def _artifacts(program: Program) -> list[tuple[str, bytes]]:
     with program.precision():
         portables = [portable, portable.vjp()] if program.differentiable else [portable]
     written = [(version_text(r.module.stablehlo_version), r.module.data) for r in portables]
-    newest = version_text(jax_compat.current_stablehlo_version())
+    newest = version_text(jax_compat.get_stablehlo_version())
     return written + [(newest, at_version(artifact, newest)) for _, artifact in written]
 
 

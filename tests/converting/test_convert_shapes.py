@@ -121,7 +121,7 @@ def test_shapes_of_results_follow_from_static_arguments() -> None:
         ),
         ("(b, 3", ShapeError, r"The argument x .*'\(b, 3'"),
         ("(b, 3 $)", ShapeError, r"The argument x .*'\(b, 3 \$\)'"),
-        (["b, _", None], StructureError, "one entry for each of the 1 positional arguments"),
+        (["b, _", None], StructureError, "one entry for the positional argument"),
         ({"w": "b, _"}, StructureError, "has an entry 'w', but no argument has this name"),
         (3, StructureError, "must be None, a string, a dict by the names of arguments, or a seq"),
         ([{"a": "b, _"}], StructureError, "argument x is {'a': 'b, _'}, which is not a prefix"),

@@ -12,7 +12,7 @@ from jax.extend import core as jax_core
 from jax.extend import mlir as portable_artifacts
 from jax.interpreters import mlir
 
-from jax2tf_bridge.from_jax.lowering import lowering_overrides
+from jax2tf_bridge.from_jax.lowering import make_lowering_overrides
 
 WIDEST = (0, 14, 24)
 CPU = ("cpu",)
@@ -33,7 +33,7 @@ def export_function(
     return export.export(
         jax.jit(f),
         platforms=platforms,
-        _override_lowering_rules=lowering_overrides(platforms, version),
+        _override_lowering_rules=make_lowering_overrides(platforms, version),
     )(*args)
 
 

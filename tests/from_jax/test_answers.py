@@ -18,7 +18,7 @@ from jax2tf_bridge import AUTO, PortableFunction, export
 from jax2tf_bridge.errors import InconclusiveShapeError
 
 # Private: names of JAX are taken away.
-from jax2tf_bridge.from_jax import _jax_compat_sizes, jax_compat
+from jax2tf_bridge.from_jax import jax_compat
 
 # Private: the tests lower its limits.
 from jax2tf_bridge.from_jax.shapes import _inference
@@ -46,8 +46,7 @@ def counted(f: Callable[..., Any]) -> tuple[Callable[..., Any], list[Any]]:
 
 
 def in_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [entry.name for entry in _jax_compat_sizes.SEAM]
-    take_away(monkeypatch, _jax_compat_sizes.SEAM, *names)
+    take_away(monkeypatch, jax_compat.SEAM, "_geq_decision", "divide_shape_sizes")
 
 
 def summary(portable: PortableFunction) -> list[Any]:
@@ -187,13 +186,13 @@ REFUSED = ("b >= 6", "b*b - b == 30")
 
 
 def test_what_jax_does_not_take_is_answered_otherwise() -> None:
-    scope = _jax_compat_sizes.AnsweringScope(["b >= 5"], lambda _: [REFUSED, ("b >= 6",)])
+    scope = jax_compat.AnsweringScope(["b >= 5"], lambda _: [REFUSED, ("b >= 6",)])
     (b,) = jax_export.symbolic_shape("b", scope=scope)
     assert b >= 6
 
 
 def test_a_scope_keeps_what_it_knew_beside_what_jax_does_not_take() -> None:
-    scope = _jax_compat_sizes.AnsweringScope(["b >= 5"], lambda _: [REFUSED])
+    scope = jax_compat.AnsweringScope(["b >= 5"], lambda _: [REFUSED])
     (b,) = jax_export.symbolic_shape("b", scope=scope)
     with pytest.raises(jax_compat.InconclusiveDimensionOperation):
         bool(b >= 6)

@@ -13,7 +13,7 @@ from jax.extend import core as jax_core
 from jax2tf_bridge import Target, from_exported, retarget
 from jax2tf_bridge import export as bridge_export
 from jax2tf_bridge.errors import UnsupportedByTargetError
-from jax2tf_bridge.from_jax.lowering import lowering_overrides
+from jax2tf_bridge.from_jax.lowering import make_lowering_overrides
 from jax2tf_bridge.from_jax.stablehlo import StableHloModule
 from tests.from_jax.lowered import (
     ALL,
@@ -69,9 +69,9 @@ def test_without_the_rules_it_is_not_portable() -> None:
 
 
 def test_readers_that_have_batching_dimensions_get_them() -> None:
-    primitives = [p for p, _ in lowering_overrides(("cpu",), SINCE)]
+    primitives = [p for p, _ in make_lowering_overrides(("cpu",), SINCE)]
     assert lax.gather_p not in primitives
-    assert lax.gather_p in [p for p, _ in lowering_overrides(("cpu",), WIDEST)]
+    assert lax.gather_p in [p for p, _ in make_lowering_overrides(("cpu",), WIDEST)]
 
 
 @pytest.mark.parametrize(("release", "has_them"), [("2.16", 0), ("2.17", 0), ("2.18", 1)])

@@ -3,6 +3,7 @@
 import functools
 import inspect
 import re
+import site
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from jax import lax
 
 from jax2tf_bridge import AUTO, export
 from jax2tf_bridge.errors import InconclusiveShapeError, ShapeError
-from jax2tf_bridge.from_jax import arguments, jax_compat
+from jax2tf_bridge.from_jax import jax_compat, source_lines
 
 # Private: the tests lower its limits.
 from jax2tf_bridge.from_jax.lowering import _tracing
@@ -160,14 +161,18 @@ def reverse(x):
 """
 
 
-def test_the_line_of_the_library_is_named_beside_the_users(
+def test_the_line_of_a_library_in_a_linked_environment_is_named_beside_the_users(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = tmp_path / "site-packages" / "some_library" / "lists.py"
-    file.parent.mkdir(parents=True)
+    environment, link = tmp_path / "environment", tmp_path / "link"
+    link.symlink_to(environment)
+    file = link / "some_library" / "lists.py"
+    (environment / "some_library").mkdir(parents=True)
     file.write_text(LIBRARY)
-    monkeypatch.setattr(arguments, "_PACKAGES", (str(file.parents[1]),))
-    monkeypatch.setattr(arguments, "_INSTALLED", (str(file.parents[1]),))
+    packages = source_lines._spell(link)
+    assert str(file.resolve()).startswith(packages)
+    monkeypatch.setattr(source_lines, "_PACKAGES", packages)
+    monkeypatch.setattr(source_lines, "_INSTALLED", packages)
     library: dict[str, Any] = {"__name__": "some_library.lists"}
     exec(compile(LIBRARY, str(file), "exec"), library)
 
@@ -181,6 +186,11 @@ def test_the_line_of_the_library_is_named_beside_the_users(
         r"`return \[x\[i\] for i in range\(len\(x\)\)\]\[::-1\]`\. It can be traced for",
     ):
         exported(f, 3)
+
+
+def test_every_folder_of_packages_has_libraries() -> None:
+    for folder in (*site.getsitepackages(), site.getusersitepackages()):
+        assert f"{folder}/some_library/lists.py".startswith(source_lines._INSTALLED)
 
 
 class TestRowWise:

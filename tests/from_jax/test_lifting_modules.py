@@ -321,7 +321,7 @@ def test_captured_arrays_are_in_no_module(monkeypatch: pytest.MonkeyPatch) -> No
     plain = StableHloModule.__init__
 
     def measured(self: StableHloModule, module: Any, **options: Any) -> None:
-        sizes.append(len(jax_compat.module_bytecode(module)))
+        sizes.append(len(jax_compat.write_bytecode(module)))
         plain(self, module, **options)
 
     monkeypatch.setattr(StableHloModule, "__init__", measured)

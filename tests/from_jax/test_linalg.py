@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax import export, lax
 
-from jax2tf_bridge.from_jax.lowering import lowering_overrides
+from jax2tf_bridge.from_jax.lowering import make_lowering_overrides
 from tests.from_jax.lowered import (
     ALL,
     CPU,
@@ -32,13 +32,13 @@ def test_without_the_overrides_the_check_fails() -> None:
 
 
 def test_overrides_are_hashable_and_the_same_each_time() -> None:
-    rules = lowering_overrides(ALL, WIDEST)
-    assert hash(rules) == hash(lowering_overrides(ALL, WIDEST))
+    rules = make_lowering_overrides(ALL, WIDEST)
+    assert hash(rules) == hash(make_lowering_overrides(ALL, WIDEST))
 
 
 def test_tpu_alone_keeps_the_rules_of_jax() -> None:
     for platforms, replaced in ((("tpu",), False), (CPU, True)):
-        primitives = [primitive for primitive, _ in lowering_overrides(platforms, WIDEST)]
+        primitives = [primitive for primitive, _ in make_lowering_overrides(platforms, WIDEST)]
         assert (lax.linalg.qr_p in primitives, lax.linalg.lu_p in primitives) == (replaced,) * 2
 
 

@@ -53,7 +53,6 @@ SVDS = [
     (1, 1, True),
     (5, 3, True),
     (3, 5, True),
-    (5, 3, False),
     (18, 24, False),
 ]
 
@@ -237,13 +236,13 @@ def test_singular_matrices() -> None:
 
 
 def test_inverses_and_ranks_of_singular_matrices() -> None:
-    def f(*matrices: Any) -> Any:
-        return [(jnp.linalg.inv(a), jnp.linalg.matrix_rank(a)) for a in matrices]
+    def f(a: Any) -> Any:
+        return jnp.linalg.inv(a), jnp.linalg.matrix_rank(a)
 
-    singular = np.zeros((3, 3), "float32"), np.array([[1, 2], [2, 4]], "float32")
-    for results in (run(f, *singular), jax.tree.leaves(jax.jit(f)(*singular))):
-        assert not any(np.isfinite(np.asarray(inverse)).any() for inverse in results[0::2])
-        assert results[1::2] == [np.linalg.matrix_rank(a) for a in singular]
+    singular = np.stack([np.zeros((3, 3)), np.outer([1, 2, 0], [1, 2, 0])]).astype("float32")
+    for inverses, ranks in (run(f, singular), jax.jit(f)(singular)):
+        assert not np.isfinite(np.asarray(inverses)).any()
+        assert list(ranks) == [0, 1]
 
 
 @pytest.mark.parametrize(("m", "n"), [(0, 0), (0, 3), (3, 0)])

@@ -189,6 +189,27 @@ def test_dtypes_that_jax_lacks() -> None:
     check_error(DTypeError, text, None, np.array(["2026-01-01"], "M8[D]"))
     text = "The argument x['k'] must be an array, a scalar or a Shape[...]"
     check_error(TypeError, text, None, {"k": "text"})
+    text = "The argument x is an integer that JAX cannot hold: [...] Pass a float[...]"
+    check_error(DTypeError, text, None, 2**70)
+
+
+def test_arrays_of_another_library() -> None:
+    class Tensor:
+        shape, dtype = (2, 3), "torch.float32"
+
+    text = (
+        "The argument x has dtype torch.float32, which NumPy does not have. Pass a NumPy array, "
+        "for instance np.asarray(x)."
+    )
+    check_error(DTypeError, text, None, Tensor())
+
+
+def test_negative_sizes() -> None:
+    text = (
+        "The argument x has shape (-1, 3), and sizes are at least 0. To leave a size open, write "
+        "polymorphic_shapes='(b, 3)', and pass any size there."
+    )
+    check_error(ShapeError, text, None, jax.ShapeDtypeStruct((-1, 3), np.float32))
 
 
 def test_a_list_for_arguments_by_keyword() -> None:

@@ -17,9 +17,10 @@ from jax2tf_bridge.errors import PlatformError, UnsupportedByTargetError
 # Private: a seam is what is tested.
 from jax2tf_bridge.from_jax import _jax_compat_lowering
 from jax2tf_bridge.from_jax._jax_compat_lowering import SEAM
-from jax2tf_bridge.from_jax.lowering import lowering_overrides
+from jax2tf_bridge.from_jax.lowering import make_lowering_overrides
 from tests.from_jax.lowered import custom_calls, export_function
 from tests.house.seams import take_away
+from tests.house.test_jax_modules_seam import NAMES as MODULE_NAMES
 
 MATRIX = np.diag(np.arange(1, 4, dtype=np.float32))
 NO_RULES = [
@@ -32,9 +33,9 @@ NO_RULES = [
 
 @pytest.fixture(autouse=True)
 def _rules_are_made_anew() -> Iterator[None]:
-    lowering_overrides.cache_clear()
+    make_lowering_overrides.cache_clear()
     yield
-    lowering_overrides.cache_clear()
+    make_lowering_overrides.cache_clear()
 
 
 def exported(f: Callable[..., Any], x: Any = MATRIX, **options: Any) -> PortableFunction:
@@ -43,7 +44,7 @@ def exported(f: Callable[..., Any], x: Any = MATRIX, **options: Any) -> Portable
 
 def refused(f: Callable[..., Any]) -> None:
     """Fails unless the function calls LAPACK, which the target has not."""
-    lowering_overrides.cache_clear()
+    make_lowering_overrides.cache_clear()
     with pytest.raises(UnsupportedByTargetError, match="no handler for the custom call 'lapack_"):
         exported(f)
 
@@ -82,7 +83,7 @@ def no_ragged_dot(without: Callable[[], None]) -> None:
         return jax.vmap(jax.lax.ragged_dot)(x, weights, sizes)
 
     def of_open_batch() -> None:
-        lowering_overrides.cache_clear()
+        make_lowering_overrides.cache_clear()
         x = np.ones((2, 3, 3), np.float32)
         export(batched, platforms=["cpu", "cuda"], polymorphic_shapes="(b, 3, 3)")(x)
 
@@ -104,7 +105,7 @@ def no_reduce_scatter(without: Callable[[], None]) -> None:
         return jax.shard_map(part, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)(x)
 
     def of_open_batch() -> None:
-        lowering_overrides.cache_clear()
+        make_lowering_overrides.cache_clear()
         exported(scattered, np.ones((2, 1, 3), np.float32), polymorphic_shapes="(b, 1, 3)")
 
     of_open_batch()
@@ -118,7 +119,7 @@ def no_composite(without: Callable[[], None]) -> None:
     double = jax.lax.composite(lambda x: x * 2, "tests.double")
 
     def for_every_platform() -> str:
-        lowering_overrides.cache_clear()
+        make_lowering_overrides.cache_clear()
         try:
             return str(export(double)(MATRIX).out_avals[0])
         except BridgeError as e:
@@ -133,7 +134,7 @@ def no_composite(without: Callable[[], None]) -> None:
 
 def no_eigh(without: Callable[[], None]) -> None:
     def calls() -> set[str]:
-        lowering_overrides.cache_clear()
+        make_lowering_overrides.cache_clear()
         return custom_calls(export_function(jnp.linalg.eigh, MATRIX))
 
     assert calls() == {"Eigh"}
@@ -209,7 +210,11 @@ BEHAVIOURS: dict[str, Callable[[Callable[[], None]], None]] = {
 }
 
 
-@pytest.mark.parametrize("name", [entry.name for entry in SEAM])
+@pytest.mark.parametrize("name", BEHAVIOURS)
 def test_without_the_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """First with the name, then without it: a test that sees no difference would prove nothing."""
     BEHAVIOURS[name](lambda: take_away(monkeypatch, SEAM, name))
+
+
+def test_every_name_has_a_test() -> None:
+    assert {entry.name for entry in SEAM} == {*BEHAVIOURS, *MODULE_NAMES}

@@ -15,6 +15,7 @@ from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._jax_compat import SEAM
 from jax2tf_bridge.targets import PLATFORMS
 from tests.house.seams import take_away
+from tests.house.test_jax_sizes_seam import BEHAVIOURS as SIZES
 
 
 def _inside() -> bool:
@@ -63,9 +64,9 @@ def _trace_context(without: Callable[[], None]) -> None:
 
 
 def _known_platforms(without: Callable[[], None]) -> None:
-    assert _jax_compat.known_platforms()[: len(PLATFORMS)] == PLATFORMS
+    assert _jax_compat.list_known_platforms()[: len(PLATFORMS)] == PLATFORMS
     without()
-    assert _jax_compat.known_platforms() == PLATFORMS
+    assert _jax_compat.list_known_platforms() == PLATFORMS
     with pytest.raises(TargetError, match="my_plugin"):
         export(jnp.sin, platforms=["my_plugin"])(1.0)
     assert export(jnp.sin, platforms=["cpu"])(1.0).platforms == ("cpu",)
@@ -73,9 +74,9 @@ def _known_platforms(without: Callable[[], None]) -> None:
 
 def _summarize(without: Callable[[], None]) -> None:
     (equation,) = jax.make_jaxpr(lambda x: jax.lax.sin(x))(1.0).eqns
-    assert "test_jax_seam.py:" in (_jax_compat.source_of_equation(equation) or "")
+    assert "test_jax_seam.py:" in (_jax_compat.find_source_of_equation(equation) or "")
     without()
-    assert _jax_compat.source_of_equation(equation) is None
+    assert _jax_compat.find_source_of_equation(equation) is None
 
 
 BEHAVIOURS: dict[str, Callable[[Callable[[], None]], None]] = {
@@ -86,10 +87,14 @@ BEHAVIOURS: dict[str, Callable[[Callable[[], None]], None]] = {
 }
 
 
-@pytest.mark.parametrize("name", [entry.name for entry in SEAM])
+@pytest.mark.parametrize("name", BEHAVIOURS)
 def test_without_the_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """First with the name, then without it: a test that sees no difference would prove nothing."""
     BEHAVIOURS[name](lambda: take_away(monkeypatch, SEAM, name))
+
+
+def test_every_name_has_a_test() -> None:
+    assert {entry.name for entry in SEAM} == {*BEHAVIOURS, *SIZES}
 
 
 def test_without_any_of_the_names_an_export_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,6 +127,6 @@ def test_a_line_without_the_name_of_the_local_variable(monkeypatch: pytest.Monke
 
 def test_static_arguments_without_the_attribute(monkeypatch: pytest.MonkeyPatch) -> None:
     jitted = jax.jit(lambda n, x: x * n, static_argnums=0)
-    assert _jax_compat.static_arguments(jitted) == (frozenset({0}), frozenset({"n"}))
+    assert _jax_compat.read_static_arguments(jitted) == (frozenset({0}), frozenset({"n"}))
     monkeypatch.setattr(_jax_compat, "_JIT_INFO", "no_such_attribute")
-    assert _jax_compat.static_arguments(jitted) == (frozenset(), frozenset())
+    assert _jax_compat.read_static_arguments(jitted) == (frozenset(), frozenset())

@@ -11,7 +11,7 @@ from jax import lax
 from jax2tf_bridge import PortableFunction, export
 
 # Private: a seam is what is tested.
-from jax2tf_bridge.from_jax._jax_compat_sizes import SEAM
+from jax2tf_bridge.from_jax._jax_compat import SEAM
 from tests.from_jax.inferring import in_blocks, module_text
 from tests.house.seams import take_away
 
@@ -57,7 +57,7 @@ BEHAVIOURS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", [entry.name for entry in SEAM])
+@pytest.mark.parametrize("name", BEHAVIOURS)
 def test_without_the_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """First with the name, then without it: a test that sees no difference would prove nothing."""
     in_rounds(BEHAVIOURS[name], lambda: take_away(monkeypatch, SEAM, name))
@@ -69,7 +69,7 @@ def test_without_any_of_the_names(monkeypatch: pytest.MonkeyPatch) -> None:
 
     traces, at_once = outcome(both)
     assert traces == 2
-    take_away(monkeypatch, SEAM, *(entry.name for entry in SEAM))
+    take_away(monkeypatch, SEAM, *BEHAVIOURS)
     traces, by_rounds = outcome(both)
     assert traces == 4
     assert module_text(by_rounds) == module_text(at_once)

@@ -2,12 +2,12 @@
 
 from jax2tf_bridge.from_jax.linalg._arrays import adjoint, is_complex
 from jax2tf_bridge.from_jax.linalg._reflectors import ormqr, pivoted_qr
-from jax2tf_bridge.from_jax.linalg._rules import linalg_rules
+from jax2tf_bridge.from_jax.linalg._rules import make_linalg_rules
 
 __all__ = [
     "adjoint",
     "is_complex",
-    "linalg_rules",
+    "make_linalg_rules",
     "ormqr",
     "pivoted_qr",
 ]

@@ -119,6 +119,29 @@ def max_over(x: Any, *axes: int) -> Any:
     return lax.reduce(x, np.zeros((), x.dtype), lax.max, axes)
 
 
+def abs1(x: Any) -> Any:
+    """Returns |re| + |im|, by which LAPACK compares complex numbers."""
+    return lax.abs(lax.real(x)) + lax.abs(lax.imag(x)) if is_complex(x) else lax.abs(x)
+
+
+def unit_phase(x: Any) -> Any:
+    """Returns x / |x|, or 1 where x is 0."""
+    size = lax.abs(x)
+    nonzero = size > 0
+    return where(nonzero, x / cast_like(where(nonzero, size, 1), x), 1)
+
+
+def find_scale(a: Any) -> tuple[Any, Any]:
+    """Returns the largest absolute entry of a [m, n], and whether all entries are finite.
+
+    The first is 1 if all entries are 0, or if one of them is not finite.
+    """
+    size = lax.abs(a)
+    largest = max_over(size, 0, 1)
+    is_finite = lax.reduce_and(lax.is_finite(size), (0, 1))
+    return where((largest > 0) & is_finite, largest, 1), is_finite
+
+
 def epsilon(dtype: Any) -> float:
     """Returns the machine epsilon: the distance from 1 to the next larger number."""
     return float(np.finfo(dtype).eps)

@@ -16,7 +16,6 @@ from jax2tf_bridge.from_jax.linalg._arrays import (
     epsilon,
     eye_like,
     int32,
-    is_complex,
     loop,
     matmul,
     real,
@@ -25,6 +24,7 @@ from jax2tf_bridge.from_jax.linalg._arrays import (
     rows,
     take_at,
     transpose,
+    unit_phase,
     where,
 )
 
@@ -115,9 +115,8 @@ def _reduce_panel(a: Any, width: int, start: Any) -> tuple[RowMatrix, Any]:
     """
     n = a.shape[0]
     index = rows(lax.iota(np.int32, n))
-    positions = rows(lax.iota(np.int32, 2 * width))
     steps = lax.iota(np.int32, width)
-    row_parts = RowMatrix.of(a)
+    matrix = RowMatrix.of(a)
 
     def exchange(coefficients: Any) -> Any:
         pairs = lax.reshape(coefficients, (width, 2))
@@ -128,30 +127,40 @@ def _reduce_panel(a: Any, width: int, start: Any) -> tuple[RowMatrix, Any]:
         position = j * np.int32(2)
         k = start + j
         # Applies the reflections so far to the column.
-        column = conj(lax.dynamic_slice_in_dim(a, k, 1, 0))
-        column = column - pairs.times(conj(exchange(pairs.column(k))))
+        column = conj(matrix.row(k)) - pairs.times(conj(exchange(pairs.column(k))))
         x = where(index > k, column, 0)
-        # Stored among the vectors so that one product also computes its squared length.
-        pairs = pairs.write(x, position)
-        products = conj(pairs.times(conj(x), transposed=True))
-        squares = real(lax.dynamic_slice_in_dim(products, position, 1, 1))
         k = k + np.int32(1)
-        new, scale = make_reflection(lax.dynamic_slice_in_dim(x, k, 1, 1), squares)
-
-        # v = (x - new e_k) scale; its products are linear in it, so they change alike.
-        v = where(index == k, x - new, x) * scale
-        products = (products - new * conj(pairs.column(k))) * scale
-        products = where(positions == position, 0, products)
-        p = row_parts.times(x, transposed=True)
-        p = (p - new * conj(lax.dynamic_slice_in_dim(a, k, 1, 0))) * scale
+        pairs, v, new, scale, products = _reflect(pairs, x, position, k)
+        p = (matrix.times(x, transposed=True) - new * conj(matrix.row(k))) * scale
         p = p - pairs.times(exchange(products))
-        half = real(matmul(p, adjoint(v))) * np.array(0.5, squares.dtype)
+        half = real(matmul(p, adjoint(v)))
+        half = half * np.array(0.5, half.dtype)
         w = p - cast_like(half, a) * v
         pairs = pairs.write(lax.concatenate([v, w], 0), position)
         return pairs, where(steps == j, lax.reshape(new, (1,)), below)
 
     empty = RowMatrix.of(lax.full((2 * width, n), 0, a.dtype))
     return loop(width, step, (empty, lax.full((width,), 0, a.dtype)))
+
+
+def _reflect(
+    vectors: RowMatrix, x: Any, position: Any, k: Any
+) -> tuple[RowMatrix, Any, Any, Any, Any]:
+    """Finds the reflection that maps x [1, n], which is 0 before entry k, to new e_k.
+
+    Returns:
+      The vectors [count, n], with x at `position`; v = (x - new e_k) scale, new and scale as in
+      `make_reflection`; the products of the vectors with v [1, count], 0 at `position`.
+    """
+    # Stored among the vectors so that one product also computes its squared length.
+    vectors = vectors.write(x, position)
+    products = conj(vectors.times(conj(x), transposed=True))
+    new, scale = make_reflection(_entry_at(x, k), real(_entry_at(products, position)))
+    index, positions = (rows(lax.iota(np.int32, y.shape[1])) for y in (x, products))
+    v = where(index == k, x - new, x) * scale
+    # The products are linear in the vector, so they change alike.
+    products = (products - new * conj(vectors.column(k))) * scale
+    return vectors, v, new, scale, where(positions == position, 0, products)
 
 
 def make_reflection(head: Any, squares: Any) -> tuple[Any, Any]:
@@ -163,15 +172,8 @@ def make_reflection(head: Any, squares: Any) -> tuple[Any, Any]:
     # The squares of smaller numbers underflow, and the reflection would not be unitary.
     trivial = squares <= np.array(epsilon(head.dtype) ** 4, squares.dtype)
     norm = lax.sqrt(squares)
-    size = lax.abs(head)
-    if is_complex(head):
-        nonzero = size > 0
-        divisor = cast_like(where(nonzero, size, 1), head)
-        phase = where(nonzero, head / divisor, 1)
-    else:
-        phase = where(head < 0, np.array(-1, head.dtype), 1)
-    new = where(trivial, head, -phase * cast_like(norm, head))
-    scale = where(trivial, 0, lax.rsqrt(where(trivial, 1, squares + norm * size)))
+    new = where(trivial, head, -unit_phase(head) * cast_like(norm, head))
+    scale = where(trivial, 0, lax.rsqrt(where(trivial, 1, squares + norm * lax.abs(head))))
     return new, cast_like(scale, head)
 
 
@@ -215,11 +217,8 @@ def _apply_panel(vectors: Any, z: Any) -> Any:
 
 def accumulate_phases(e: Any) -> Any:
     """Returns unit numbers p [n] with p_0 = 1 and p_{k+1} / p_k the phase of e_k [n - 1]."""
-    size = lax.abs(e)
-    nonzero = size > 0
-    steps = where(nonzero, e / cast_like(where(nonzero, size, 1), e), 1)
     n = e.shape[0] + 1
-    steps = resize(steps, (n,))  # one longer, so that it is not empty for n = 1
+    steps = resize(unit_phase(e), (n,))  # one longer, so that it is not empty for n = 1
 
     def follow(k: Any, phases: Any) -> Any:
         step = lax.dynamic_slice_in_dim(steps, k, 1, 0)
@@ -295,7 +294,6 @@ def _reduce_rows_and_columns(a: Any, width: int, start: Any) -> _Panel:
     """Finds the reflections that reduce `width` columns and rows of `a` [n, n] from `start` on."""
     n = a.shape[0]
     index = rows(lax.iota(np.int32, n))
-    positions = rows(lax.iota(np.int32, 2 * width))
     steps = lax.iota(np.int32, width)
     matrix = RowMatrix.of(a)
 
@@ -305,17 +303,10 @@ def _reduce_rows_and_columns(a: Any, width: int, start: Any) -> _Panel:
         left, right = panel.left, panel.right
         column = matrix.column(k) - left.times(conj(right.column(k)))
         column = where(index >= k, column, 0)
-        # Stored among the vectors so that one product also computes its squared length.
-        left = left.write(column, position)
-        products = conj(left.times(conj(column), transposed=True))
-        alpha, scale = make_reflection(_entry_at(column, k), real(_entry_at(products, position)))
-        # v = (column - alpha e_k) scale; its products are linear in it, so they change alike.
-        products = where(
-            positions == position, 0, (products - alpha * conj(left.column(k))) * scale
-        )
+        left, v, alpha, scale, products = _reflect(left, column, position, k)
         y = conj(matrix.times(conj(column)) - conj(alpha) * matrix.row(k)) * scale
         y = y - right.times(products)
-        left = left.write(where(index == k, column - alpha, column) * scale, position)
+        left = left.write(v, position)
         right = right.write(y, position)
 
         # The conjugate, because this reflection acts on the matrix from the right.
@@ -323,16 +314,11 @@ def _reduce_rows_and_columns(a: Any, width: int, start: Any) -> _Panel:
         k = k + np.int32(1)
         position = position + np.int32(1)
         row = where(index >= k, row, 0)
-        right = right.write(row, position)
-        products = conj(right.times(conj(row), transposed=True))
-        beta, scale = make_reflection(_entry_at(row, k), real(_entry_at(products, position)))
-        products = where(
-            positions == position, 0, (products - beta * conj(right.column(k))) * scale
-        )
+        right, u, beta, scale, products = _reflect(right, row, position, k)
         x = (matrix.times(row, transposed=True) - beta * matrix.column(k)) * scale
         x = x - left.times(products)
         left = left.write(x, position)
-        right = right.write(where(index == k, row - beta, row) * scale, position)
+        right = right.write(u, position)
         d = where(steps == j, lax.reshape(alpha, (1,)), panel.d)
         e = where(steps == j, lax.reshape(conj(beta), (1,)), panel.e)
         return _Panel(left, right, d, e)

@@ -27,11 +27,13 @@ from jax2tf_bridge.from_jax.linalg._arrays import (
     distance_below_diagonal,
     epsilon,
     eye_like,
+    find_scale,
     int32,
     is_complex,
     loop,
     matmul,
     max_over,
+    pad_zeros,
     resize,
     round_up_to_multiple,
     rows,
@@ -70,9 +72,7 @@ def eigh(a: Any, *, lower: bool) -> tuple[Any, Any]:
 def _decompose(a: Any, *, lower: bool) -> tuple[Any, Any]:
     n = a.shape[0]
     a = _make_hermitian(a, lower)
-    largest = max_over(lax.abs(a), 0, 1)
-    finite = lax.is_finite(largest) & lax.reduce_and(lax.is_finite(lax.abs(a)), (0, 1))
-    scale = where((largest > 0) & finite, largest, 1)
+    scale, finite = find_scale(a)
     d, e, stages = tridiagonalize(a / cast_like(scale, a))
 
     phases = None
@@ -81,12 +81,8 @@ def _decompose(a: Any, *, lower: bool) -> tuple[Any, Any]:
         phases = accumulate_phases(e)
         e = lax.abs(e)
     size = lax.abs(e)
-    sums = (
-        lax.abs(d)
-        + lax.pad(size, 0 * largest, [(1, 0, 0)])
-        + lax.pad(size, 0 * largest, [(0, 1, 0)])
-    )
-    norm = max_over(sums, 0)
+    neighbours = pad_zeros(size, [(1, 0, 0)]) + pad_zeros(size, [(0, 1, 0)])
+    norm = max_over(lax.abs(d) + neighbours, 0)
     norm = where(norm > 0, norm, 1) * np.array(2, norm.dtype)
     d, e = d / norm, e / norm
 
@@ -130,7 +126,7 @@ def eigh_tridiagonal(d: Any, e: Any) -> Any:
     """
     n = d.shape[0]
     block = choose_block_rows(n)
-    d, e = pad(d, e, block)
+    d, e = pad_to_blocks(d, e, block)
     small, values = _solve_blocks(d, e, block)
     if are_sizes_known(n) and n == block:
         return lax.squeeze(small, (0,))
@@ -152,7 +148,7 @@ def choose_block_rows(n: Any) -> int:
     return _MAX_BLOCK_ROWS if n >= _MIN_ROWS_FOR_MAX_BLOCKS else _BLOCK_ROWS
 
 
-def pad(d: Any, e: Any, block: int) -> tuple[Any, Any]:
+def pad_to_blocks(d: Any, e: Any, block: int) -> tuple[Any, Any]:
     """Pads `d` and `e` to the same length, a multiple of `block`.
 
     The padding is not tied to the matrix, and its eigenvalues sort to the end, because those of the

@@ -7,6 +7,7 @@ import numpy as np
 from jax import lax
 
 from jax2tf_bridge.from_jax.linalg._arrays import (
+    abs1,
     adjoint,
     are_sizes_known,
     broadcast,
@@ -17,7 +18,6 @@ from jax2tf_bridge.from_jax.linalg._arrays import (
     epsilon,
     eye_like,
     int32,
-    is_complex,
     loop,
     matmul,
     max_over,
@@ -182,12 +182,7 @@ class _LUPanel(NamedTuple):
 
 def _find_pivot(column: Any, position: Any, k: Any) -> tuple[Any, Any]:
     """Returns position and row of the largest entry of a column [m], at positions from k on."""
-    # LAPACK measures complex numbers in the same way.
-    size = (
-        lax.abs(lax.real(column)) + lax.abs(lax.imag(column))
-        if is_complex(column)
-        else lax.abs(column)
-    )
+    size = abs1(column)
     # The bits of positive floats have the same order as integers (with NaN at the end), which XLA
     # compares fast.
     dtype = np.dtype(f"int{8 * size.dtype.itemsize}")

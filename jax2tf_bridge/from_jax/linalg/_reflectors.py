@@ -182,7 +182,7 @@ def _has_sign_bit(x: Any) -> Any:
     return lax.bitcast_convert_type(x, bits) < 0
 
 
-def qr(a: Any, *, rank: Any, full: bool = False) -> tuple[Any, Any]:
+def qr(a: Any, *, rank: Any, full: bool) -> tuple[Any, Any]:
     """Computes Q [m, k] and R [k, n] for a [..., m, n]; k is `rank`, min(m, n), or m if `full`."""
     packed, taus = jnp.linalg.qr(a, mode="raw")
     return _unpack(transpose(packed), taus, rank=rank, full=full)

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -52,7 +52,7 @@ _ALL_PLATFORMS = (*_PLATFORMS, "tpu")
 _MAX_CHOLESKY_OP_ROWS = 24
 
 
-def linalg_rules(
+def make_linalg_rules(
     platforms: Sequence[str], *, calls_eigh: bool = True
 ) -> tuple[tuple[Any, Rule], ...]:
     """Lists (primitive, rule) pairs; each rule lowers for all the platforms of its context.
@@ -97,12 +97,13 @@ def _list_cpu_gpu_rules() -> dict[Any, Rule]:
         **{p: find_common_rule(p) for p in without_custom_calls},
     }
     threefry = extend_random.threefry2x32_p
+    geqrf, product = find_primitive("geqrf_p"), names.householder_product_p
     return {
         **{p: make_platform_rule(p, rule, _PLATFORMS) for p, rule in rules.items()},
         # jax_threefry_gpu_kernel_lowering makes JAX's GPU rules custom calls.
         threefry: make_platform_rule(threefry, find_common_rule(threefry), _GPUS),
-        find_primitive("geqrf_p"): _lower_geqrf,
-        names.householder_product_p: _lower_householder_product,
+        geqrf: functools.partial(_lower_unless_empty, geqrf, _factor_empty),
+        product: functools.partial(_lower_unless_empty, product, _multiply_empty),
         names.cholesky_p: _lower_cholesky,
         names.triangular_solve_p: _lower_triangular_solve,
         names.qr_p: _lower_qr,
@@ -113,11 +114,12 @@ def _lower_lu(ctx: Any, a: Any) -> Sequence[Any]:
     return lower_fun(functools.partial(lu, rank=ctx.avals_out[1].shape[-1]))(ctx, a)
 
 
-def _lower_geqrf(ctx: Any, a: Any) -> Sequence[Any]:
-    if _has_no_elements(ctx.avals_in[0]):
-        return lower_fun(_factor_empty)(ctx, a)
-    primitive = find_primitive("geqrf_p")
-    return make_platform_rule(primitive, find_common_rule(primitive), _PLATFORMS)(ctx, a)
+def _lower_unless_empty(
+    primitive: Any, for_empty: Callable[..., Any], ctx: Any, *args: Any
+) -> Sequence[Any]:
+    if any(map(_has_no_elements, ctx.avals_in)):
+        return lower_fun(for_empty)(ctx, *args)
+    return make_platform_rule(primitive, find_common_rule(primitive), _PLATFORMS)(ctx, *args)
 
 
 def _factor_empty(a: Any) -> tuple[Any, Any]:
@@ -125,11 +127,8 @@ def _factor_empty(a: Any) -> tuple[Any, Any]:
     return a, lax.full(taus, 0, a.dtype)
 
 
-def _lower_householder_product(ctx: Any, a: Any, taus: Any) -> Sequence[Any]:
-    if any(map(_has_no_elements, ctx.avals_in)):
-        return lower_fun(lambda a, taus: eye_like(a, *a.shape[-2:]))(ctx, a, taus)
-    primitive = lax.linalg.householder_product_p
-    return make_platform_rule(primitive, find_common_rule(primitive), _PLATFORMS)(ctx, a, taus)
+def _multiply_empty(a: Any, taus: Any) -> Any:
+    return eye_like(a, *a.shape[-2:])
 
 
 def _has_no_elements(aval: Any) -> bool:

@@ -7,6 +7,7 @@ import numpy as np
 from jax import lax
 
 from jax2tf_bridge.from_jax.linalg._arrays import (
+    abs1,
     adjoint,
     are_sizes_known,
     cast_like,
@@ -15,6 +16,7 @@ from jax2tf_bridge.from_jax.linalg._arrays import (
     distance_below_diagonal,
     epsilon,
     eye_like,
+    find_scale,
     int32,
     is_complex,
     loop,
@@ -28,7 +30,12 @@ from jax2tf_bridge.from_jax.linalg._arrays import (
     transpose,
     where,
 )
-from jax2tf_bridge.from_jax.linalg._reflectors import hessenberg
+from jax2tf_bridge.from_jax.linalg._reflectors import (
+    hessenberg,
+    make_reflector,
+    reflect_columns,
+    reflect_rows,
+)
 
 # Maximum number of sweeps for each row, as in LAPACK; three are usual.
 _MAX_SWEEPS_PER_ROW = 30
@@ -36,7 +43,7 @@ _MAX_SWEEPS_PER_ROW = 30
 _MAX_SWEEPS_WITHOUT_PROGRESS = 12
 
 
-class SchurState(NamedTuple):
+class _SchurState(NamedTuple):
     """An unfinished decomposition A = Z H Z^H.
 
     h: Hessenberg, padded with two rows and columns of zeros so that every window fits.
@@ -66,21 +73,19 @@ def schur(a: Any, *, compute_schur_vectors: bool, sort_eig_vals: bool, **options
         raise NotImplementedError(
             "JAX supports schur with sort_eig_vals on no platform. Remove it."
         )
-    t, z = map_matrices(schur_of_matrix, a)
+    t, z = map_matrices(_schur, a)
     return (t, z) if compute_schur_vectors else (t,)
 
 
-def schur_of_matrix(a: Any) -> tuple[Any, Any]:
+def _schur(a: Any) -> tuple[Any, Any]:
     """Computes T and Z of one matrix [n, n]."""
     n = a.shape[0]
     if n == 0:
         return a, a
-    size = lax.abs(a)
-    finite = lax.reduce_and(lax.is_finite(size), (0, 1))
-    largest = max_over(where(finite, size, 0), 0, 1)
-    scale = cast_like(where(largest > 0, largest, 1), a)
-    h, z = _reduce_to_hessenberg(where(finite, a, 0) / scale)
-    state = SchurState(
+    scale, finite = find_scale(a)
+    scale = cast_like(scale, a)
+    h, z = _compute_hessenberg(where(finite, a, 0) / scale)
+    state = _SchurState(
         resize(h, (n + 2, n + 2)),
         resize(z, (n, n + 2)),
         int32(n) - np.int32(1),
@@ -93,7 +98,7 @@ def schur_of_matrix(a: Any) -> tuple[Any, Any]:
     return where(correct, t, np.nan), where(correct, z, np.nan)
 
 
-def _reduce_to_hessenberg(a: Any) -> tuple[Any, Any]:
+def _compute_hessenberg(a: Any) -> tuple[Any, Any]:
     n = a.shape[0]
     packed, taus = hessenberg(a)
     h = where(distance_below_diagonal(n) > 1, 0, packed)
@@ -106,7 +111,7 @@ def _reduce_to_hessenberg(a: Any) -> tuple[Any, Any]:
     return h, where(columns(first) & rows(first), 1, z)
 
 
-def _iterate(state: SchurState) -> SchurState:
+def _iterate(state: _SchurState) -> _SchurState:
     """Marks the last block as finished if it is, or else makes one sweep over it."""
     # If sweeps do not help, entries that are negligible in the whole matrix are zeroed too.
     stuck = state.tried >= np.int32(_MAX_SWEEPS_WITHOUT_PROGRESS)
@@ -120,13 +125,13 @@ def _iterate(state: SchurState) -> SchurState:
     first = max_over(where(starts, index, 0), 0)
     rows_left = state.end - first
     done = (rows_left == 0) if is_complex(h) else (rows_left <= 1)
-    following: SchurState = lax.cond(
+    following: _SchurState = lax.cond(
         done, lambda s: _finish(s, first), lambda s: _sweep(s, first), state
     )
     return following
 
 
-def _finish(state: SchurState, first: Any) -> SchurState:
+def _finish(state: _SchurState, first: Any) -> _SchurState:
     if not is_complex(state.h):
         state = lax.cond(first < state.end, lambda s: _standardize(s, first), lambda s: s, state)
     return state._replace(end=first - np.int32(1), tried=np.array(0, np.int32))
@@ -138,22 +143,18 @@ def _zero_negligible(h: Any, stuck: Any) -> Any:
     If `stuck`, it zeroes those that are rounding errors of the largest entry of A, which is 1.
     """
     below = distance_below_diagonal(h.shape[0])
-    size = lax.reduce_sum(where(below == 0, _abs1(h), 0), (1,))
-    neighbours = size + lax.concatenate([size[:1], size[:-1]], 0)
+    size = lax.reduce_sum(where(below == 0, abs1(h), 0), (1,))
+    neighbours = size + shift(size, 1, 0)
     neighbours = where((neighbours > 0) & lax.bitwise_not(stuck), neighbours, 1)
-    negligible = _abs1(h) <= epsilon(h.dtype) * columns(neighbours)
+    negligible = abs1(h) <= epsilon(h.dtype) * columns(neighbours)
     return where((below == 1) & negligible, 0, h)
-
-
-def _abs1(x: Any) -> Any:
-    return lax.abs(lax.real(x)) + lax.abs(lax.imag(x)) if is_complex(x) else lax.abs(x)
 
 
 def _entry_at(h: Any, i: Any, j: Any) -> Any:
     return lax.reshape(lax.dynamic_slice(h, (i, j), (1, 1)), ())
 
 
-def _sweep(state: SchurState, first: Any) -> SchurState:
+def _sweep(state: _SchurState, first: Any) -> _SchurState:
     """Chases a bulge from row `first` to row `end`."""
     h, end = state.h, state.end
     # Every tenth shift is exceptional, because the sweeps could cycle.
@@ -166,16 +167,15 @@ def _sweep(state: SchurState, first: Any) -> SchurState:
     def chase(k: Any, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
         k = lax.convert_element_type(k, np.int32)
         h, z, x = carry
-        v, factor = _make_reflector(where(offsets + k <= end, x, 0))
+        v, tau, _ = make_reflector(where(offsets + k <= end, x, 0), 0)
         block = lax.dynamic_slice_in_dim(h, k, width, 0)
-        block = block - factor * columns(v) * matmul(adjoint(columns(v)), block)
-        h = lax.dynamic_update_slice_in_dim(h, block, k, 0)
-        h, z = (_reflect_columns(m, v, factor, k) for m in (h, z))
+        h = lax.dynamic_update_slice_in_dim(h, reflect_rows(block, v, tau), k, 0)
+        h, z = (_reflect_columns_from(k, m, v, tau) for m in (h, z))
         following = lax.dynamic_slice(h, (k + np.int32(1), k), (width, 1))
         return h, z, lax.squeeze(following, (1,))
 
     h, z, _ = lax.fori_loop(first, end, chase, (h, state.z, window))
-    return SchurState(
+    return _SchurState(
         where(distance_below_diagonal(h.shape[0]) > 1, 0, h),
         z,
         end,
@@ -184,28 +184,9 @@ def _sweep(state: SchurState, first: Any) -> SchurState:
     )
 
 
-def _reflect_columns(m: Any, v: Any, factor: Any, k: Any) -> Any:
+def _reflect_columns_from(k: Any, m: Any, v: Any, tau: Any) -> Any:
     block = lax.dynamic_slice_in_dim(m, k, v.shape[0], 1)
-    block = block - factor * matmul(block, columns(v)) * adjoint(columns(v))
-    return lax.dynamic_update_slice_in_dim(m, block, k, 1)
-
-
-def _make_reflector(x: Any) -> tuple[Any, Any]:
-    """Returns v and f such that (I - f v v^H) x is a multiple of e_0, for a short vector x."""
-    size = lax.abs(x)
-    largest = max_over(size, 0)
-    nonzero = largest > 0
-    x = x / cast_like(where(nonzero, largest, 1), x)
-    size = lax.abs(x)
-    norm = lax.sqrt(lax.reduce_sum(size * size, (0,)))
-    head = x[0]
-    head_size = size[0]
-    phase = where(head_size > 0, head / cast_like(where(head_size > 0, head_size, 1), x), 1)
-    first = lax.iota(np.int32, x.shape[0]) == 0
-    v = where(first, x + phase * cast_like(norm, x), x)
-    length = norm * (norm + head_size)
-    factor = where(nonzero, 1 / where(nonzero, length, 1), 0)
-    return v, cast_like(factor, x)
+    return lax.dynamic_update_slice_in_dim(m, reflect_columns(block, v, tau), k, 1)
 
 
 def _start_complex_bulge(h: Any, first: Any, end: Any, exceptional: Any) -> Any:
@@ -251,7 +232,7 @@ def _make_vector(*entries: Any) -> Any:
     return lax.concatenate([lax.reshape(x, (1,)) for x in entries], 0)
 
 
-def _standardize(state: SchurState, first: Any) -> SchurState:
+def _standardize(state: _SchurState, first: Any) -> _SchurState:
     """Makes a real 2 x 2 block triangular, or if that is impossible, its diagonal constant."""
     second = first + np.int32(1)
     a, b, c, d = (_entry_at(state.h, i, j) for i in (first, second) for j in (first, second))
@@ -343,10 +324,8 @@ def eig(
 
 def _eig(a: Any, *, left: bool, right: bool) -> tuple[Any, ...]:
     a, scales = _balance(a)
-    t, z = schur_of_matrix(a)
-    size = lax.abs(t)
-    largest = max_over(size, 0, 1)
-    scale = where(largest > 0, largest, 1)  # NaN gives 1
+    t, z = _schur(a)
+    scale, _ = find_scale(t)
     t = t / cast_like(scale, t)
     was_real = not is_complex(a)
     if was_real:
@@ -423,25 +402,22 @@ def _to_complex_schur(t: Any, z: Any) -> tuple[Any, Any, Any]:
     n = t.shape[0]
     dtype = np.result_type(t.dtype, np.complex64)
     below = distance_below_diagonal(n)
-    nothing = np.zeros(1, t.dtype)
 
-    def off_diagonal(shift: int) -> Any:
-        entries = where(below == shift, t, 0)
-        return lax.reduce_sum(entries, (1 if shift < 0 else 0,))
+    def off_diagonal(offset: int) -> Any:
+        entries = where(below == offset, t, 0)
+        return lax.reduce_sum(entries, (1 if offset < 0 else 0,))
 
     # The entries below and above the diagonal, indexed by the first row of each pair.
     lower, upper = off_diagonal(1), off_diagonal(-1)
     first = lower != 0
     imaginary = where(first, lax.sqrt(lax.abs(upper)) * lax.sqrt(lax.abs(lower)), 0)
-    imaginary = imaginary - lax.concatenate([nothing, imaginary[:-1]], 0)
+    imaginary = imaginary - shift(imaginary, 1, 0)
     values = lax.complex(diagonal(t), imaginary)
 
     length = lax.sqrt(where(first, upper * upper + imaginary * imaginary, 1))
     head = where(first, upper / length, 1)
     tail = where(first, imaginary / length, 0)
-    second = lax.concatenate([np.zeros(1, np.bool_), first[:-1]], 0)
-    previous_head = lax.concatenate([nothing, head[:-1]], 0)
-    on_diagonal = where(second, previous_head, head)
+    on_diagonal = where(shift(lower, 1, 0) != 0, shift(head, 1, 0), head)
     zeros = lax.full_like(t, 0)
     unitary = lax.complex(
         where(below == 0, rows(on_diagonal), 0) + zeros,
@@ -502,8 +478,7 @@ def _normalize(vectors: Any, values: Any, was_real: bool) -> Any:
     vectors = vectors * rows(lax.conj(largest) / cast_like(sizes, vectors))
     if was_real:
         imaginary = rows(lax.imag(values))
-        before = lax.concatenate([vectors[:, :1], vectors[:, :-1]], 1)
-        vectors = where(imaginary < 0, lax.conj(before), vectors)
+        vectors = where(imaginary < 0, lax.conj(shift(vectors, 1, 1)), vectors)
         parts = where(imaginary == 0, 0, lax.imag(vectors))
         vectors = lax.complex(lax.real(vectors), parts)
     size = lax.abs(vectors)

@@ -22,6 +22,7 @@ from jax2tf_bridge.from_jax.linalg._arrays import (
     columns,
     epsilon,
     eye_like,
+    find_scale,
     int32,
     is_complex,
     matmul,
@@ -42,7 +43,7 @@ from jax2tf_bridge.from_jax.linalg._eigh import (
     find_roots,
     fit_weights,
     merge_until_one,
-    pad,
+    pad_to_blocks,
     place_on_diagonal,
     separate,
     take_columns,
@@ -102,7 +103,7 @@ def _svd(a: Any, *, full: bool, rank: Any) -> tuple[Any, Any, Any]:
 
 
 def _rotate_columns(basis: Any, u: Any, full: bool) -> Any:
-    """Multiplies the first k columns of `basis`, [m, m] or [m, k], by u [k, k]."""
+    # Only the first k columns of the basis, [m, m] or [m, k], are multiplied by u [k, k].
     m, rank = basis.shape[0], u.shape[0]
     product = matmul(resize(basis, (m, rank)), u)
     if not full:
@@ -114,10 +115,7 @@ def _rotate_columns(basis: Any, u: Any, full: bool) -> Any:
 def _svd_square(a: Any) -> tuple[Any, Any, Any]:
     """Computes s, U and V of a [n, n] from a = P B Q^H with an upper bidiagonal B."""
     n = a.shape[0]
-    size = lax.abs(a)
-    largest = max_over(size, 0, 1)
-    finite = lax.reduce_and(lax.is_finite(size), (0, 1))
-    scale = where((largest > 0) & finite, largest, 1)
+    scale, finite = find_scale(a)
     b = bidiagonalize(a / cast_like(scale, a))
 
     d, e = b.d, b.e
@@ -140,7 +138,7 @@ def _svd_square(a: Any) -> tuple[Any, Any, Any]:
     if phases is not None:
         vectors = columns(transpose(phases)) * vectors
 
-    panels = lax.concatenate([lax.expand_dims(x, (0,)) for x in (b.right, b.left)], 0)
+    panels = _stack_sides(b.right, b.left)
     vectors = jax.vmap(apply_panels)(panels, resize(vectors, (2, panels.shape[3], n)))
     vectors = where(finite, resize(vectors, (2, n, n)), np.nan)
     s = where(finite, lax.max(-descending, 0 * descending) * norm * scale, np.nan)
@@ -173,7 +171,7 @@ def svd_bidiagonal(d: Any, e: Any) -> tuple[Any, Any]:
     """
     n = d.shape[0]
     block = choose_block_rows(n)
-    diagonal, superdiagonal = pad(d, e, block)
+    diagonal, superdiagonal = pad_to_blocks(d, e, block)
     padded = diagonal.shape[0]
     shape = (padded // block, block)
     values = lax.reshape(diagonal, shape)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from jax import lax
 from jax.extend.core import Literal
 
 from jax2tf_bridge._operations import SAME_GRADIENT
-from jax2tf_bridge.from_jax._equations import iter_equations
+from jax2tf_bridge.from_jax.source_lines import iter_equations
 
 _SAFE_AT_ALL_SIZES = frozenset(
     {
@@ -86,7 +87,7 @@ def _has_safe_derivative(equation: Any) -> bool:
     if name == "gather":
         return _open_axes(equation.invars[0]) == []
     if name == "custom_jvp_call":
-        return _JAX_DIRECTORY in Path(custom_rule_source(equation)[1]).parents
+        return _JAX_DIRECTORY in Path(find_custom_rule(equation)[1]).parents
     if name == "cond":
         return all(map(is_surely_differentiable, params["branches"]))
     is_loop = name == "scan" and isinstance(params["length"], int)
@@ -121,11 +122,7 @@ def has_jax_gradient_in_tensorflow(jaxpr: Any, needed_results: list[bool] | None
     """
     outs = jaxpr.outvars
     flags = [True] * len(outs) if needed_results is None else needed_results
-    needed = {
-        var
-        for var, is_needed in zip(outs, flags, strict=True)
-        if is_needed and not isinstance(var, Literal) and _is_differentiable(var)
-    }
+    needed = _select_differentiable(itertools.compress(outs, flags))
     for equation in reversed(jaxpr.eqns):
         needed_outputs = [var in needed for var in equation.outvars]
         if not any(needed_outputs):
@@ -140,12 +137,12 @@ def has_jax_gradient_in_tensorflow(jaxpr: Any, needed_results: list[bool] | None
         ):
             return False
         if name != "stop_gradient":
-            needed |= {
-                var
-                for var in equation.invars
-                if not isinstance(var, Literal) and _is_differentiable(var)
-            }
+            needed |= _select_differentiable(equation.invars)
     return True
+
+
+def _select_differentiable(values: Iterable[Any]) -> set[Any]:
+    return {v for v in values if not isinstance(v, Literal) and _is_differentiable(v)}
 
 
 def _has_same_gradient(equation: Any) -> bool:
@@ -186,11 +183,11 @@ def _is_relu(equation: Any) -> bool:
     if equation.primitive.name != "custom_jvp_call":
         return False
     name, file = _RULE_OF_RELU
-    function, place = custom_rule_source(equation)
+    function, place = find_custom_rule(equation)
     return function == name and file in place.replace("\\", "/")
 
 
-def custom_rule_source(equation: Any) -> tuple[str, str]:
+def find_custom_rule(equation: Any) -> tuple[str, str]:
     """Returns name and place ("file:line") of a function with a custom derivative."""
     inner = getattr(equation.params.get("call_jaxpr"), "jaxpr", None)
     source = str(getattr(getattr(inner, "debug_info", None), "func_src_info", ""))

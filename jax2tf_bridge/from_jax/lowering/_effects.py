@@ -11,22 +11,20 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import jaxpr_as_fun
 
-from jax2tf_bridge.errors import Argument, Message, NotExportableError
-from jax2tf_bridge.from_jax._equations import iter_equation_paths, iter_equations
+from jax2tf_bridge.errors import Message, NotExportableError
 from jax2tf_bridge.from_jax._jax_compat_lowering import (
     Rule,
     find_primitive,
     lower_by_platform,
     lower_fun,
 )
-from jax2tf_bridge.from_jax.arguments import user_line_of_equation
-from jax2tf_bridge.from_jax.shapes import ExportOptions
-
-DROP = "drop"
-"""Value of `runtime_checks` that leaves out runtime checks of values."""
-
-DROP_CHECKS = Argument("runtime_checks", DROP)
-"""The option that leaves out runtime checks, for messages."""
+from jax2tf_bridge.from_jax.lowering._options import DROP_CHECKS, ExportOptions
+from jax2tf_bridge.from_jax.source_lines import (
+    format_place,
+    iter_equation_paths,
+    iter_equations,
+    user_line_of_equation,
+)
 
 _CALLBACKS = {
     "pure_callback": "jax.pure_callback",
@@ -60,7 +58,7 @@ _EQUINOX_CALL = "branched_error_if_impl"
 def refuse_host_callbacks(traced: jax.stages.Traced, name: str, options: ExportOptions) -> None:
     """Rejects a function that calls back to the Python process that traced it.
 
-    Calls that the options leave out are accepted, because `callback_rules` drops them.
+    Calls that the options leave out are accepted, because `make_callback_rules` drops them.
 
     Raises:
       NotExportableError: there is such a call. The message has the primitive and the user's line.
@@ -74,7 +72,7 @@ def refuse_host_callbacks(traced: jax.stages.Traced, name: str, options: ExportO
         equation = path[-1]
         primitive = equation.primitive.name
         if primitive in _DEBUG_CALLS:
-            if not options.without_debug_effects:
+            if not options.drops_debug_calls:
                 raise _make_error(
                     name,
                     path,
@@ -97,9 +95,9 @@ def refuse_host_callbacks(traced: jax.stages.Traced, name: str, options: ExportO
                     "Remove the call, or do that work in TensorFlow before or after the converted "
                     "function",
                 )
-            if options.runtime_checks != DROP:
+            if not options.drops_checks:
                 raise _make_equinox_error(name, equation.params, _locate_check(path))
-        elif _is_checkify_check(equation) and options.runtime_checks != DROP:
+        elif _is_checkify_check(equation) and not options.drops_checks:
             raise NotExportableError(
                 Message(
                     f"{name} calls checkify.check{_locate(path)}, but nothing handles its "
@@ -110,7 +108,7 @@ def refuse_host_callbacks(traced: jax.stages.Traced, name: str, options: ExportO
             )
 
 
-def callback_rules(
+def make_callback_rules(
     traced: jax.stages.Traced, name: str, options: ExportOptions
 ) -> tuple[tuple[Any, Rule], ...]:
     """Lists (primitive, lowering rule) pairs for host callbacks, debugging calls and checks.
@@ -119,45 +117,41 @@ def callback_rules(
     `refuse_host_callbacks` cannot see the callbacks inside it.
     """
     primitives = map(find_primitive, ("pure_callback_p", "io_callback_p"))
-    drops_checks = options.runtime_checks == DROP
     rules: dict[Any, Rule] = {
-        primitive: functools.partial(_lower_callback, name, str(primitive), options.runtime_checks)
+        primitive: functools.partial(_lower_callback, name, str(primitive), options)
         for primitive in primitives
         if primitive is not None
     }
     for equation in iter_equations(traced.jaxpr.jaxpr):
         is_debug_call = equation.primitive.name in _DEBUG_CALLS
-        if (is_debug_call and options.without_debug_effects) or (
-            drops_checks and _is_checkify_check(equation)
+        if (is_debug_call and options.drops_debug_calls) or (
+            options.drops_checks and _is_checkify_check(equation)
         ):
             rules[equation.primitive] = _drop_call
-    if drops_checks:
+    if options.drops_checks:
         rules[jax.lax.cond_p] = _lower_cond
     return tuple(rules.items())
 
 
-def effect_names(
-    effects: Sequence[Any],
-    function: str,
-    *,
-    without_debug: bool = False,
-    runtime_checks: str | None = None,
+def name_effects(
+    effects: Sequence[Any], function: str, options: ExportOptions | None = None
 ) -> tuple[str, ...]:
     """Returns module and class of each effect, from which jax.export recreates it.
 
-    Effects of calls that the options leave out are omitted.
+    Effects of calls that the options leave out are omitted; by default there are no options.
 
     Raises:
       NotExportableError: an effect cannot be recreated, so the function could not be called.
     """
     names = []
+    dropped: tuple[str, ...] = ()
+    if options is not None:
+        dropped += (_DEBUG_EFFECT,) if options.drops_debug_calls else ()
+        dropped += _CHECK_EFFECTS if options.drops_checks else ()
     for effect in effects:
         kind = type(effect)
         name = f"{kind.__module__}.{kind.__qualname__}"
-        is_left_out = (without_debug and name.endswith(_DEBUG_EFFECT)) or (
-            runtime_checks == DROP and name.endswith(_CHECK_EFFECTS)
-        )
-        if name in _TRACING_EFFECTS or is_left_out:
+        if name in _TRACING_EFFECTS or name.endswith(dropped):
             continue
         if not _can_recreate(effect):
             raise NotExportableError(
@@ -232,7 +226,7 @@ def _drop_call(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
 
 
 def _lower_callback(
-    name: str, primitive: str, runtime_checks: str | None, ctx: Any, *args: Any, **params: Any
+    name: str, primitive: str, options: ExportOptions, ctx: Any, *args: Any, **params: Any
 ) -> Sequence[Any]:
     if not is_equinox_check(params):
         raise NotExportableError(
@@ -241,7 +235,7 @@ def _lower_callback(
             "without its callback, or do that work in TensorFlow before or after the converted "
             "function."
         )
-    if runtime_checks != DROP:
+    if not options.drops_checks:
         raise _make_equinox_error(name, params, "")
     # Reached only outside the branch that `_lower_cond` removes.
     avals = ctx.avals_out
@@ -276,5 +270,4 @@ def _make_error(name: str, path: Sequence[Any], help_text: str) -> NotExportable
 
 
 def _locate(path: Sequence[Any]) -> str:
-    source = user_line_of_equation(path)
-    return f" at {source}" if source else ""
+    return format_place(user_line_of_equation(path))

@@ -21,22 +21,28 @@ from jax2tf_bridge.errors import (
     UnsupportedByTargetError,
     format_bullets,
 )
-from jax2tf_bridge.from_jax._equations import iter_equation_paths
-from jax2tf_bridge.from_jax._jax_compat_lowering import newest_calling_convention, take_constants
-from jax2tf_bridge.from_jax._jax_compat_modules import TakenModule, take_module
-from jax2tf_bridge.from_jax.arguments import AlreadyTraced, user_line_of_equation
-from jax2tf_bridge.from_jax.lowering._effects import callback_rules
-from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
+from jax2tf_bridge.from_jax._jax_compat_lowering import (
+    TakenModule,
+    newest_calling_convention,
+    take_constants,
+    take_module,
+)
+from jax2tf_bridge.from_jax.lowering._calls import make_graph_call_rules, take_graph_functions
+from jax2tf_bridge.from_jax.lowering._effects import make_callback_rules
+from jax2tf_bridge.from_jax.lowering._options import ExportOptions
+from jax2tf_bridge.from_jax.lowering._rules import make_lowering_overrides
 from jax2tf_bridge.from_jax.lowering._tracing import trace_with_wide_dtypes
-from jax2tf_bridge.from_jax.shapes import ExportOptions
+from jax2tf_bridge.from_jax.source_lines import (
+    format_place,
+    iter_equation_paths,
+    user_line_of_equation,
+)
 from jax2tf_bridge.from_jax.stablehlo import (
     PLACEHOLDER_TARGET,
     ModuleOperation,
     StableHloModule,
     TakenArrays,
     check_one_device,
-    graph_call_rules,
-    take_graph_functions,
 )
 from jax2tf_bridge.portable import GraphFunction, no_handler_text
 from jax2tf_bridge.targets import NO_XLA, PLATFORMS, Target
@@ -87,7 +93,7 @@ def lower(traced: jax.stages.Traced, name: str, options: ExportOptions) -> Lower
         if _UNSOLVABLE in str(e):
             raise ShapeError(
                 f"The shapes of {name}'s arguments do not determine its dimension variables: "
-                f"{_get_first_line(e)}"
+                f"{_get_reason(e)}"
             ) from e
         joint_error = e
     if len(platforms) == 1:
@@ -96,7 +102,7 @@ def lower(traced: jax.stages.Traced, name: str, options: ExportOptions) -> Lower
         raise _make_error(name, {platforms[0]: joint_error}) from joint_error
     failures = _find_failures(traced, name, platforms, options)
     if not failures:
-        reason = _get_first_line(joint_error)
+        reason = _get_reason(joint_error)
         raise PlatformError(
             f"{name} can be lowered for each of {', '.join(platforms)}, but not for all of them "
             f"in one module: {reason}. Export it for each platform on its own.",
@@ -105,7 +111,7 @@ def lower(traced: jax.stages.Traced, name: str, options: ExportOptions) -> Lower
     if options.platforms is not None or len(failures) == len(platforms):
         raise _make_error(name, failures) from next(iter(failures.values()))
     working = tuple(p for p in platforms if p not in failures)
-    dropped = tuple((p, _get_first_line(e)) for p, e in failures.items())
+    dropped = tuple((p, _get_reason(e)) for p, e in failures.items())
     return replace(_lower_for_platforms(traced, name, working, options), dropped_platforms=dropped)
 
 
@@ -143,11 +149,11 @@ def _lower_for_platforms(
     disabled = {"ALL", PLACEHOLDER_TARGET}
     captured = TakenArrays()
     rules = (
-        *lowering_overrides(
+        *make_lowering_overrides(
             platforms, options.target.stablehlo_versions[0], xla=options.target.xla
         ),
-        *graph_call_rules(),
-        *callback_rules(traced, name, options),
+        *make_graph_call_rules(),
+        *make_callback_rules(traced, name, options),
         # JAX caches results by rules. A cached result would lack the captured arrays, so this new
         # primitive makes the rules unique.
         (Primitive("jax2tf_bridge_lowering"), _lower_unused),
@@ -204,6 +210,30 @@ def _finish_module(exported: jax_export.Exported, taken: TakenModule) -> StableH
     return module
 
 
+class AlreadyTraced:
+    """jax.stages.Wrapped of an existing trace, which avoids a second trace."""
+
+    def __init__(self, traced: jax.stages.Traced) -> None:
+        self._traced = traced
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Raises, because it can only be lowered."""
+        raise NotImplementedError
+
+    def trace(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
+        """Returns the trace, whatever the arguments."""
+        return self._traced
+
+    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
+        """Lowers the trace for JAX's default platform."""
+        lowered: jax.stages.Lowered = self._traced.lower()
+        return lowered
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns the shapes and dtypes of the results."""
+        return self._traced.out_info
+
+
 def _lower_unused(*_: Any, **__: Any) -> Any:
     raise AssertionError("this primitive is in no function")
 
@@ -217,7 +247,7 @@ def _refuse_kernels(traced: jax.stages.Traced, name: str, target: Target, cause:
                 Message(
                     f"{name} cannot run on {target.name}, where it has to become TensorFlow's own "
                     "operations: they cannot express the Pallas kernel"
-                    f"{f' at {source}' if source else ''}. Replace it by JAX operations, call it "
+                    f"{format_place(source)}. Replace it by JAX operations, call it "
                     "with interpret=True, or export the function for TPUs without ",
                     NO_XLA,
                     ".",
@@ -252,10 +282,10 @@ def _make_error(name: str, failures: dict[str, Exception]) -> Exception:
         if isinstance(error, BridgeError):
             return error
         return PlatformError(
-            f"{name} cannot be lowered for {platform}: {_get_first_line(error)}",
-            reasons={platform: _get_first_line(error)},
+            f"{name} cannot be lowered for {platform}: {_get_reason(error)}",
+            reasons={platform: _get_reason(error)},
         )
-    reasons = {platform: _get_first_line(e) for platform, e in failures.items()}
+    reasons = {platform: _get_reason(e) for platform, e in failures.items()}
     platforms_by_reason: dict[str, list[str]] = {}
     for platform, reason in reasons.items():
         platforms_by_reason.setdefault(reason, []).append(platform)
@@ -270,6 +300,6 @@ def _make_error(name: str, failures: dict[str, Exception]) -> Exception:
     return PlatformError(text, reasons=reasons)
 
 
-def _get_first_line(error: Exception) -> str:
+def _get_reason(error: Exception) -> str:
     text = error.reason if isinstance(error, UnsupportedByTargetError) else str(error)
     return text.strip().split("\n", 1)[0] or type(error).__name__

@@ -10,18 +10,18 @@ from typing import TypeVar
 import jax
 
 from jax2tf_bridge.errors import GradientError, InconclusiveShapeError, Message, ShardingError
-from jax2tf_bridge.from_jax._shardings import read_shardings, vjp_shardings
+from jax2tf_bridge.from_jax._shardings import make_vjp_shardings, read_shardings
 from jax2tf_bridge.from_jax.arguments import portable_aval
 from jax2tf_bridge.from_jax.lowering._differentiable import (
     has_jax_gradient_in_tensorflow,
     has_no_derivative,
     is_surely_differentiable,
 )
-from jax2tf_bridge.from_jax.lowering._effects import effect_names, refuse_host_callbacks
+from jax2tf_bridge.from_jax.lowering._effects import name_effects, refuse_host_callbacks
 from jax2tf_bridge.from_jax.lowering._lowering import LoweredModule, lower
-from jax2tf_bridge.from_jax.lowering._tracing import out_structure, trace_vjp
+from jax2tf_bridge.from_jax.lowering._options import ExportOptions
+from jax2tf_bridge.from_jax.lowering._tracing import get_out_structure, trace_vjp
 from jax2tf_bridge.from_jax.shapes import (
-    ExportOptions,
     InferredTrace,
     SizeAssumptions,
     TracedFunction,
@@ -31,7 +31,7 @@ from jax2tf_bridge.from_jax.shapes import (
     infer_and_lower,
 )
 from jax2tf_bridge.from_jax.stablehlo import ConstantPool, retarget_module
-from jax2tf_bridge.from_jax.trees import spec_of_structure
+from jax2tf_bridge.from_jax.trees import describe_structure
 from jax2tf_bridge.portable import (
     GradientOnDemand,
     Module,
@@ -112,20 +112,15 @@ def build_portable_function(
         name=name,
         in_tree=in_tree,
         in_avals=in_avals,
-        out_tree=spec_of_structure(out_structure(traced), traced.jaxpr.out_avals),
+        out_tree=describe_structure(get_out_structure(traced), traced.jaxpr.out_avals),
         out_avals=out_avals,
         argument_names=argument_names,
         module=module,
         dropped_platforms=lowered.dropped_platforms,
         constraints=assumptions.constraints,
         requirements=assumptions.requirement_texts(),
-        ordered_effects=effect_names(exported.ordered_effects, name),
-        unordered_effects=effect_names(
-            exported.unordered_effects,
-            name,
-            without_debug=options.without_debug_effects,
-            runtime_checks=options.runtime_checks,
-        ),
+        ordered_effects=name_effects(exported.ordered_effects, name, options),
+        unordered_effects=name_effects(exported.unordered_effects, name, options),
         in_shardings=in_shardings,
         out_shardings=out_shardings,
         target=options.target,
@@ -171,7 +166,7 @@ class _VjpExport:
         # This object lives as long as the portable function, so it must not hold the module, which
         # may be large. Only the shardings and devices are read.
         bare = replace(inferred.result.exported, mlir_module_serialized=b"", _get_vjp=None)
-        self._shardings = functools.cache(lambda: vjp_shardings(traced, bare, function.name))
+        self._shardings = functools.cache(lambda: make_vjp_shardings(traced, bare, function.name))
         self._vjp = replace(
             function,
             name=f"the gradient of {function.name}",
@@ -198,7 +193,6 @@ class _VjpExport:
             return self._build(inferred)
 
     def _infer(self) -> InferredTrace[None]:
-        """Traces the VJP, under further assumptions where it needs them."""
         try:
             with jax.enable_x64(self._x64):
                 inferred = infer(self._vjp, self._assumptions, first=self._trace_first)
@@ -224,7 +218,7 @@ class _VjpExport:
         return GradientError(Message(f"{self._name} has no gradient: ", error))
 
     def _check_requirements(self, assumptions: SizeAssumptions) -> None:
-        check_requirements_allowed(self._assumptions, assumptions, self._vjp, self._options)
+        check_requirements_allowed(self._assumptions, assumptions, self._vjp, self._options.sizes)
 
     def _lower(self, vjp: jax.stages.Traced) -> LoweredModule:
         return lower(vjp, self._vjp.name, self._options)

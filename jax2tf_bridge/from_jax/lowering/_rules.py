@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import jax.numpy as jnp
@@ -34,8 +33,8 @@ from jax2tf_bridge.from_jax._jax_compat_lowering import (
     lower_fun,
     make_platform_rule,
 )
-from jax2tf_bridge.from_jax.linalg import linalg_rules
-from jax2tf_bridge.from_jax.lowering._composites import composite_rules
+from jax2tf_bridge.from_jax.linalg import make_linalg_rules
+from jax2tf_bridge.from_jax.lowering._calls import make_composite_rules
 from jax2tf_bridge.targets import PLATFORMS, TENSORFLOW_RELEASES
 
 # The StableHLO version of the first TF release that can run gathers with batching dimensions.
@@ -56,7 +55,7 @@ _SCATTERS = (
 
 
 @functools.lru_cache(maxsize=64)
-def lowering_overrides(
+def make_lowering_overrides(
     platforms: tuple[str, ...], stablehlo_version: tuple[int, int, int], *, xla: bool = True
 ) -> tuple[tuple[Any, Rule], ...]:
     """Returns (primitive, lowering rule) pairs for jax.export's `_override_lowering_rules`.
@@ -81,7 +80,7 @@ def lowering_overrides(
         lax.pmax_p: partial(_lower_reduction_collective, lax.pmax_p, lax.reduce_max),
         lax.pmin_p: partial(_lower_reduction_collective, lax.pmin_p, lax.reduce_min),
         lax.conv_general_dilated_p: _lower_convolution,
-        **dict(linalg_rules(platforms, calls_eigh=xla)),
+        **dict(make_linalg_rules(platforms, calls_eigh=xla)),
     }
     for primitive in (lax.all_gather_p, find_primitive("reduce_scatter_p")):
         rules[primitive] = partial(_lower_gather_collective, primitive)
@@ -103,11 +102,11 @@ def lowering_overrides(
 def _keep_whole(rules: dict[Any, Rule]) -> dict[Any, Rule]:
     """Replaces the rules of primitives that are one operation in TensorFlow."""
     operations = (lax.linalg.cholesky_p, lax.linalg.triangular_solve_p)
-    kept = {
+    whole = {
         **{p: find_common_rule(p) for p in operations},
         lax.approx_top_k_p: lower_fun(_exact_top_k),
     }
-    return rules | kept | composite_rules(rules)
+    return rules | whole | make_composite_rules(rules)
 
 
 def _exact_top_k(x: Any, *, k: int, reduction_dimension: int, is_max_k: bool, **_: Any) -> Any:
@@ -381,9 +380,10 @@ def _exact_minimum(x: Any, y: Any) -> Any:
     return lax.select(lax.bitwise_or(lax.le(x, y), lax.ne(x, x)), x, y)
 
 
-_EXACT_REDUCERS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
-    {lax.max_p: _exact_maximum, lax.min_p: _exact_minimum}
-)
+_EXACT_REDUCERS: Mapping[Any, Callable[..., Any]] = {
+    lax.max_p: _exact_maximum,
+    lax.min_p: _exact_minimum,
+}
 
 
 def _is_float(ctx: Any) -> bool:

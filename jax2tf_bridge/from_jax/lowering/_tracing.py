@@ -19,7 +19,6 @@ from jax2tf_bridge.errors import BridgeError, FunctionError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax.arguments import (
     JaxCallable,
-    cotangent_spec,
     explain_missing_value,
     is_narrow,
     portable_aval,
@@ -117,7 +116,7 @@ def _make_form(code: str, call: Any, mapped: Any, specs: Specs) -> RowWise:
     return RowWise(
         code,
         lambda assumptions, scope: mapped.trace(*specs.arguments_under(assumptions, scope)[0]),
-        lambda: _are_equal(call, mapped, specs),
+        lambda: _agree_on_samples(call, mapped, specs),
     )
 
 
@@ -138,8 +137,7 @@ def _find_axes(specs: Specs) -> tuple[int | None, ...] | None:
     return tuple(axes) if 0 in axes else None
 
 
-def _are_equal(call: Callable[..., Any], mapped: Callable[..., Any], specs: Specs) -> bool:
-    """Returns whether both forms agree on random numbers."""
+def _agree_on_samples(call: Callable[..., Any], mapped: Callable[..., Any], specs: Specs) -> bool:
     sizes: Mapping[str, int] = dict.fromkeys(specs.variables(), _ROWS)
     arg_specs = specs.arguments_at(sizes)[0]
     if sum(math.prod(spec.shape) for spec in jax.tree_util.tree_leaves(arg_specs)) > MAX_ELEMENTS:
@@ -150,8 +148,12 @@ def _are_equal(call: Callable[..., Any], mapped: Callable[..., Any], specs: Spec
     return len(expected) == len(actual) and all(map(_is_close, expected, actual))
 
 
+def _is_inexact(spec: Any) -> bool:
+    return bool(jax.dtypes.issubdtype(spec.dtype, np.inexact))
+
+
 def _draw_numbers(spec: Any, rng: np.random.Generator) -> Any:
-    if jax.numpy.issubdtype(spec.dtype, np.inexact):
+    if _is_inexact(spec):
         return rng.uniform(0.1, 0.9, spec.shape).astype(spec.dtype)
     return rng.integers(0, 2, spec.shape).astype(spec.dtype)
 
@@ -167,7 +169,7 @@ VjpShardings: TypeAlias = tuple[tuple[Any, ...], tuple[Any, ...]] | None
 """Shardings of the arguments and of the results of a VJP; None if it is not sharded."""
 
 
-def flat_specs(traced: jax.stages.Traced) -> list[jax.ShapeDtypeStruct]:
+def make_flat_specs(traced: jax.stages.Traced) -> list[jax.ShapeDtypeStruct]:
     """Returns the shapes and dtypes of the flat arguments, and the shardings in their types."""
     return [_make_spec(aval, aval.dtype) for aval in traced.jaxpr.in_avals]
 
@@ -190,7 +192,7 @@ def trace_with_wide_dtypes(traced: jax.stages.Traced) -> jax.stages.Traced:
     if not any(map(is_narrow, [*ins, *outs])) and _can_rebuild_arguments(traced):
         return traced
     narrow = jaxpr_as_fun(traced.jaxpr)
-    specs = flat_specs(traced)
+    specs = make_flat_specs(traced)
 
     def wide(*args: Any) -> list[Any]:
         results = narrow(
@@ -211,7 +213,7 @@ def trace_with_wide_dtypes(traced: jax.stages.Traced) -> jax.stages.Traced:
     wide.__name__ = traced.fun_name
     shardings: dict[str, Any] = {
         name: tuple(values) if name == "in_shardings" else list(values)
-        for name, values in _jax_compat.jit_shardings(traced).items()
+        for name, values in _jax_compat.read_jit_shardings(traced).items()
     }
     return jax.jit(wide, **shardings).trace(*wide_specs)
 
@@ -224,7 +226,7 @@ def _can_rebuild_arguments(traced: jax.stages.Traced) -> bool:
         return False
 
 
-def out_structure(traced: jax.stages.Traced) -> Any:
+def get_out_structure(traced: jax.stages.Traced) -> Any:
     """Returns the tree structure of the results; avoids constructing their types if possible."""
     structure = getattr(traced, "out_tree", None)  # not in JAX 0.8
     return jax.tree_util.tree_structure(traced.out_info) if structure is None else structure
@@ -235,10 +237,10 @@ def trace_vjp(traced: jax.stages.Traced, shardings: VjpShardings = None) -> jax.
 
     The VJP returns one cotangent for each flat argument, float0 for those that are not
     differentiable. The user's function is not traced again, because the jaxpr has its derivative
-    rules. `shardings` comes from `vjp_shardings`.
+    rules. `shardings` comes from `make_vjp_shardings`.
     """
     primal: Callable[..., list[Any]] = jaxpr_as_fun(traced.jaxpr)
-    specs = flat_specs(traced)
+    specs = make_flat_specs(traced)
     count = len(specs)
 
     def vjp(*args: Any) -> Sequence[Any]:
@@ -246,7 +248,10 @@ def trace_vjp(traced: jax.stages.Traced, shardings: VjpShardings = None) -> jax.
         return tuple(pullback(list(args[count:])))
 
     vjp.__name__ = f"{traced.fun_name}_vjp"
-    cotangents = [_make_spec(aval, cotangent_spec(aval).dtype) for aval in traced.jaxpr.out_avals]
+    cotangents = [
+        _make_spec(aval, aval.dtype if _is_inexact(aval) else jax.dtypes.float0)
+        for aval in traced.jaxpr.out_avals
+    ]
     if shardings is None:
         return jax.jit(vjp).trace(*specs, *cotangents)
     ins, outs = shardings

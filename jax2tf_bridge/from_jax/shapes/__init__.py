@@ -1,6 +1,6 @@
 """Symbolic shapes: specifications of arguments, and JAX's questions about sizes during tracing."""
 
-from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
+from jax2tf_bridge.from_jax.shapes._assumptions import RowWise, SizeAssumptions, TracedFunction
 from jax2tf_bridge.from_jax.shapes._auto_shapes import TracedTrial, choose_auto_shapes
 from jax2tf_bridge.from_jax.shapes._entries import entry_text, is_entry
 from jax2tf_bridge.from_jax.shapes._inference import (
@@ -11,27 +11,24 @@ from jax2tf_bridge.from_jax.shapes._inference import (
     infer,
     infer_and_lower,
 )
-from jax2tf_bridge.from_jax.shapes._specs import (
-    ArraySpec,
-    AutoSpec,
-    OpenSpec,
-    Specs,
-    auto_hint,
-    explain_shape_as_example,
-    parse_constraints,
-    symbolic_specs,
-)
-from jax2tf_bridge.from_jax.shapes._traced_function import (
+from jax2tf_bridge.from_jax.shapes._options import (
     AUTO_CONSTRAINTS,
     AUTO_SHAPES,
     CONSTRAINTS,
     POLYMORPHIC,
     SHAPES,
     SYMBOLIC,
-    ExportOptions,
-    RowWise,
+    SizeOptions,
     SizeWords,
-    TracedFunction,
+    make_size_options,
+)
+from jax2tf_bridge.from_jax.shapes._specs import (
+    ArraySpec,
+    AutoSpec,
+    OpenSpec,
+    Specs,
+    explain_shape_as_example,
+    symbolic_specs,
 )
 
 __all__ = [
@@ -43,17 +40,16 @@ __all__ = [
     "SYMBOLIC",
     "ArraySpec",
     "AutoSpec",
-    "ExportOptions",
     "InferredTrace",
     "OpenSpec",
     "RowWise",
     "SizeAssumptions",
+    "SizeOptions",
     "SizeWords",
     "Specs",
     "TracedFunction",
     "TracedTrial",
     "add_reshape_requirements",
-    "auto_hint",
     "check_requirements_allowed",
     "check_sizes_stay_open",
     "choose_auto_shapes",
@@ -62,6 +58,6 @@ __all__ = [
     "infer",
     "infer_and_lower",
     "is_entry",
-    "parse_constraints",
+    "make_size_options",
     "symbolic_specs",
 ]

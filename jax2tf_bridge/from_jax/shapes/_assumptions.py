@@ -1,15 +1,17 @@
-"""Assumptions on sizes while a function is traced, and their form for JAX."""
+"""Assumptions on sizes, their form for JAX, and functions that are traced under them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import jax
 from jax import export as jax_export
 
-from jax2tf_bridge.from_jax._symbols import comparison_to_jax, dim_from_jax, is_variable
+from jax2tf_bridge.from_jax._symbols import comparison_to_jax, dim_from_jax, is_single_variable
+from jax2tf_bridge.from_jax.shapes._options import POLYMORPHIC, SizeWords
 from shape_poly import (
     Comparison,
     Dim,
@@ -80,24 +82,28 @@ class SizeAssumptions:
         """Returns the requirements as texts of constraints."""
         return tuple(dict.fromkeys(str(r.comparison) for r in self.requirements))
 
+    def fact_comparisons(self) -> frozenset[Comparison]:
+        """Returns the comparisons of the facts."""
+        return frozenset(fact.comparison for fact in self.facts)
+
     def with_requirement(self, requirement: Requirement) -> SizeAssumptions:
         """Adds a requirement, and drops requirements that the others imply."""
-        kept = [*self.requirements, requirement]
-        for known in self.requirements:
-            rest = [r for r in kept if r is not known]
-            scope = self.scope.with_constraints(*(r.comparison for r in rest), check=False)
-            if isinstance(prove(known.comparison, scope, time_limit=0.5), Proven):
-                kept = rest
+        requirements = [*self.requirements, requirement]
+        for old in self.requirements:
+            remaining = [r for r in requirements if r is not old]
+            scope = self.scope.with_constraints(*(r.comparison for r in remaining), check=False)
+            if isinstance(prove(old.comparison, scope, time_limit=0.5), Proven):
+                requirements = remaining
         # JAX replaces a variable in all terms, so facts no longer match and JAX asks again.
         comparison = requirement.comparison
         sides = (comparison.left, comparison.right)
-        is_replacement = comparison.operator == "==" and any(map(is_variable, sides))
+        is_replacement = comparison.operator == "==" and any(map(is_single_variable, sides))
         facts = () if is_replacement else self.facts
-        return replace(self, requirements=tuple(kept), facts=facts)
+        return replace(self, requirements=tuple(requirements), facts=facts)
 
     def with_facts(self, comparisons: Iterable[Comparison]) -> SizeAssumptions:
         """Adds comparisons that follow from the rest, in the terms of JAX's variables."""
-        known = {f.comparison for f in self.facts}
+        known = self.fact_comparisons()
         new = [JaxFact(c) for c in dict.fromkeys(comparisons) if c not in known]
         return replace(self, facts=(*self.facts, *new))
 
@@ -204,7 +210,7 @@ def _move_variable_left(comparison: Comparison) -> Comparison:
         term = DimExpr(((monomial, 1),))
         value = (coefficient * term - difference) // coefficient
         is_alone = abs(coefficient) == content and not term.variables() & value.variables()
-        if is_variable(term) and is_alone:
+        if is_single_variable(term) and is_alone:
             return Comparison("==", term, value)
     return comparison
 
@@ -342,7 +348,7 @@ def find_progressions(constraints: Sequence[Comparison]) -> Iterator[Progression
         operation, remainder = known
         dividend, divisor = operation.operands
         factor = divisor.constant_value()
-        if is_variable(dividend) and factor is not None and factor > 1:
+        if is_single_variable(dividend) and factor is not None and factor > 1:
             yield Progression(str(dividend), factor, remainder)
 
 
@@ -353,3 +359,47 @@ def _read_remainder(comparison: Comparison) -> tuple[DimOperation, int] | None:
     if comparison.operator != "==" or operation is None or operation.kind != "mod":
         return None
     return (operation, right) if isinstance(right, int) else None
+
+
+@dataclass(frozen=True)
+class RowWise:
+    """Function of a batch, written as jax.vmap of a function of one row.
+
+    Attributes:
+      code: the code of the function.
+      trace: traces it, as in TracedFunction.
+      is_same: runs both functions at random numbers, and returns whether the results are equal;
+        False if the arguments are too large for that.
+    """
+
+    code: str
+    trace: Callable[[SizeAssumptions, jax_export.SymbolicScope], jax.stages.Traced]
+    is_same: Callable[[], bool]
+
+
+@dataclass(frozen=True)
+class TracedFunction:
+    """Function that can be traced repeatedly, with open sizes or at concrete sizes.
+
+    Attributes:
+      name: the name, for messages.
+      variables: the dimension variables.
+      trace: traces it under assumptions on the sizes, in JAX's scope of them; raises JAX's errors.
+      trace_at: traces it at concrete sizes; called if an error alone does not show the problem.
+      example: the sizes of the variables in the actual arguments, as far as they are known.
+      source: the place of its definition, for errors without a line.
+      words: the names of the caller's arguments, for errors.
+      is_gradient: whether it is the VJP of a function. Its errors are JAX's, and an error that also
+        occurs at concrete sizes is not about sizes.
+      row_wise: rewrites of it with jax.vmap.
+    """
+
+    name: str
+    variables: frozenset[str]
+    trace: Callable[[SizeAssumptions, jax_export.SymbolicScope], jax.stages.Traced]
+    trace_at: Callable[[Mapping[str, int]], jax.stages.Traced]
+    example: Mapping[str, int]
+    source: str | None = None
+    words: SizeWords = POLYMORPHIC
+    is_gradient: bool = False
+    row_wise: tuple[RowWise, ...] = ()

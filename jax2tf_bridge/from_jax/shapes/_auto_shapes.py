@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from jax2tf_bridge.errors import BridgeError, Message, ShapeError
-from jax2tf_bridge.from_jax._symbols import is_variable
+from jax2tf_bridge.from_jax._symbols import is_single_variable
 from jax2tf_bridge.from_jax.shapes._assumptions import Requirement
-from jax2tf_bridge.from_jax.shapes._specs import AutoSpec, Specs
-from jax2tf_bridge.from_jax.shapes._traced_function import (
+from jax2tf_bridge.from_jax.shapes._options import (
     AUTO_CONSTRAINTS,
     AUTO_SHAPES,
     CONSTRAINTS,
     SHAPES,
 )
+from jax2tf_bridge.from_jax.shapes._specs import AutoSpec, Specs
 from shape_poly import Comparison, Dim, DimExpr, is_symbolic_dim
 
 logger = logging.getLogger("jax2tf_bridge")
@@ -76,8 +76,7 @@ class _PlaceSearch:
             if isinstance(leaf, AutoSpec)
             for axis, size in enumerate(leaf.shape)
         }
-        taken = specs.variables()
-        self.names = (n for i in itertools.count() if (n := f"d{i}") not in taken)
+        self.names = _iter_free_names(specs, 0)
 
     def result(self) -> Specs:
         unknown = [place for place, size in self.sizes.items() if size is None]
@@ -115,7 +114,7 @@ class _PlaceSearch:
         raise failure
 
     def close_parameters(self, choice: Choice) -> Choice:
-        """Closes the arguments that do not lead a result, if that can be traced.
+        """Closes the arguments whose leading dimensions lead no result, if that can be traced.
 
         A convolution accepts kernels of any size, and an embedding tables of any size, so open
         dimensions do not imply data. Arguments with a variable of the user are data.
@@ -194,12 +193,12 @@ class _PlaceSearch:
         left, right = comparison.left, comparison.right
         if comparison.operator != "==":
             return None
-        if not is_variable(left) or str(left) in self.specs.variables():
+        if not is_single_variable(left) or str(left) in self.specs.variables():
             left, right = right, left
         if (
-            not is_variable(left)
+            not is_single_variable(left)
             or str(left) in self.specs.variables()
-            or not (is_variable(right) or isinstance(right, int))
+            or not (is_single_variable(right) or isinstance(right, int))
         ):
             return None
         places = [p for p, d in choice.items() if d in (left, right)]
@@ -278,18 +277,23 @@ class _PlaceSearch:
 
     def rename_variables(self, choice: Choice) -> Choice:
         """Renames the variables: b for the first leading dimension, then d1, d2, ..."""
-        taken = self.specs.variables()
-        new = [v for v in self.variables(choice) if v not in taken]
+        by_user = self.specs.variables()
+        new = [v for v in self.variables(choice) if v not in by_user]
         leading = [v for v in new if self.is_leading(choice, v)]
         others = [v for v in new if v not in leading[:1]]
-        free = (n for i in itertools.count(1) if (n := f"d{i}") not in taken)
+        free = _iter_free_names(self.specs, 1)
         names = dict(zip(others, free, strict=False))
         if leading:
-            names[leading[0]] = "b" if "b" not in taken else next(free)
+            names[leading[0]] = "b" if "b" not in by_user else next(free)
         return {
             p: DimExpr.variable(names.get(str(d), str(d))) if isinstance(d, DimExpr) else d
             for p, d in choice.items()
         }
+
+
+def _iter_free_names(specs: Specs, first: int) -> Iterator[str]:
+    by_user = specs.variables()
+    return (name for i in itertools.count(first) if (name := f"d{i}") not in by_user)
 
 
 def _find_first_variables(shapes: Sequence[tuple[Dim, ...]]) -> frozenset[str]:

@@ -11,7 +11,7 @@ import jax
 from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.errors import BridgeError, Message, StructureError
 from jax2tf_bridge.from_jax.arguments import shape_and_dtype
-from jax2tf_bridge.from_jax.shapes._traced_function import NAMED_AUTO_SHAPES, SHAPES
+from jax2tf_bridge.from_jax.shapes._options import NAMED_AUTO_SHAPES, SHAPES
 from jax2tf_bridge.portable import Auto
 from shape_poly import Dim, symbolic_shape
 
@@ -38,12 +38,14 @@ def find_entries(
         example = {name: entry for name, entry in by_name if entry is not None}
         example = example or {next(iter(kwargs)): "(b, ...)"}
         by_keyword = f" (passed by keyword: {', '.join(kwargs)}; use a dict, as {example!r})"
+    positional = f"each of the {len(names)} positional arguments"
+    if len(names) == 1:
+        positional = "the positional argument"
     raise StructureError(
         Message(
             SHAPES,
             f" of {function} must be None, a string, a dict by the names of arguments, or a "
-            f"sequence with one entry for each of the {len(names)} positional "
-            f"arguments{by_keyword}. Got: {polymorphic_shapes!r}",
+            f"sequence with one entry for {positional}{by_keyword}. Got: {polymorphic_shapes!r}",
         )
     )
 
@@ -130,7 +132,7 @@ def _fit(fits: Fits, argument: Any, entry: Any, name: str) -> bool:
 
 def _name_unknown_sizes(argument: Any) -> list[Any]:
     """Returns a list with an entry that names unknown sizes, if code can express it; else []."""
-    if not _is_plain(argument):
+    if not _has_only_builtin_containers(argument):
         return []
     return [jax.tree_util.tree_map(_describe_unknown_sizes, argument)]
 
@@ -151,12 +153,11 @@ def format_with_names(shape: Sequence[int | None]) -> str:
     return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
 
 
-def _is_plain(tree: Any) -> bool:
-    """Returns whether a tree has only built-in containers."""
+def _has_only_builtin_containers(tree: Any) -> bool:
     if isinstance(tree, dict):
-        return type(tree) is dict and all(map(_is_plain, tree.values()))
+        return type(tree) is dict and all(map(_has_only_builtin_containers, tree.values()))
     if isinstance(tree, (list, tuple)):
-        return type(tree) in (list, tuple) and all(map(_is_plain, tree))
+        return type(tree) in (list, tuple) and all(map(_has_only_builtin_containers, tree))
     return tree is None or bool(jax.tree_util.all_leaves([tree]))
 
 

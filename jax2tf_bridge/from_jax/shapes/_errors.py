@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 
 from jax2tf_bridge.errors import InconclusiveShapeError, Message, format_bullets
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax.arguments import library_line
-from jax2tf_bridge.from_jax.shapes._assumptions import Requirement
-from jax2tf_bridge.from_jax.shapes._traced_function import TracedFunction
-from shape_poly import Comparison, Dim, SymbolicScope, evaluate_shape
+from jax2tf_bridge.from_jax._symbols import is_single_variable
+from jax2tf_bridge.from_jax.shapes._assumptions import Requirement, TracedFunction
+from jax2tf_bridge.from_jax.source_lines import format_place, library_line
+from shape_poly import Comparison, SymbolicScope, evaluate_shape
 
 
 class _JaxInconclusiveShapeError(
@@ -25,7 +25,7 @@ _JaxInconclusiveShapeError.__name__ = _JaxInconclusiveShapeError.__qualname__ = 
 )
 
 
-def requirements_error(
+def make_requirements_error(
     function: TracedFunction, call: str, requirements: Sequence[Requirement], stated: Sequence[str]
 ) -> InconclusiveShapeError:
     """Makes an error for requirements of tracing that the user did not allow.
@@ -40,7 +40,7 @@ def requirements_error(
     more = f" All its requirements:{format_bullets(texts)}\n" if several else " "
     return _JaxInconclusiveShapeError(
         Message(
-            f"{function.name} needs {weakest}{asked}{_format_place(first.source)}, which "
+            f"{function.name} needs {weakest}{asked}{format_place(first.source)}, which "
             f"{_describe_failure(weakest, counterexample)}.{more}If your sizes always "
             f"satisfy {'these' if several else 'this'}, add {'them' if several else 'it'}:\n",
             function.words.advice(call, (*stated, *texts)),
@@ -53,7 +53,7 @@ def requirements_error(
     )
 
 
-def never_holds_error(
+def make_never_holds_error(
     function: TracedFunction,
     comparison: Comparison,
     counterexample: Mapping[str, int],
@@ -64,7 +64,7 @@ def never_holds_error(
     """Makes an error for sizes that never match; `cause` is JAX's error, if there is one."""
     under = f" under {scope}" if scope.constraints else ""
     return _make_error(
-        f"The shapes in {function.name} do not fit each other{_format_place(source)}: "
+        f"The shapes in {function.name} do not fit each other{format_place(source)}: "
         f"{comparison} never holds{under}; {_format_compared(comparison, counterexample)}. No "
         "constraint on the sizes can help: change the function or the shapes of its arguments.",
         str(comparison),
@@ -74,13 +74,13 @@ def never_holds_error(
     )
 
 
-def not_convinced_error(
+def make_not_convinced_error(
     function: TracedFunction, comparison: Comparison, source: str | None, cause: Exception
 ) -> InconclusiveShapeError:
     """Makes an error for a comparison that JAX received as a constraint but did not use."""
     return _make_error(
         Message(
-            f"{function.name} needs to know whether {comparison}{_format_place(source)}, but JAX "
+            f"{function.name} needs to know whether {comparison}{format_place(source)}, but JAX "
             f"ignores the answer. {_describe_library_line(cause)}Write the shapes there in "
             "another way, or give one of the sizes in ",
             function.words.shapes,
@@ -128,7 +128,7 @@ def _read_line(source: str | None) -> str:
     return linecache.getline(file, int(line)) if line.isdigit() else ""
 
 
-def needs_a_number_error(
+def make_needs_a_number_error(
     function: TracedFunction,
     passed: Sequence[Mapping[str, int]],
     source: str | None,
@@ -149,7 +149,7 @@ def needs_a_number_error(
     return _make_error(
         Message(
             f"{function.name} needs a size as a Python number while it is "
-            f"traced{_format_place(source)}. {_describe_library_line(cause)}It can be traced for "
+            f"traced{format_place(source)}. {_describe_library_line(cause)}It can be traced for "
             f"{examples}, but not with {names} open. Give that size as a number in ",
             function.words.shapes,
             f", or {_suggest_way(cause, source)}.",
@@ -162,7 +162,7 @@ def needs_a_number_error(
     )
 
 
-def some_sizes_fail_error(
+def make_some_sizes_fail_error(
     function: TracedFunction,
     passes: Mapping[str, int],
     fails: Mapping[str, int],
@@ -173,9 +173,9 @@ def some_sizes_fail_error(
     """Makes an error for a function that works at some sizes only, for unknown reasons."""
     return _make_error(
         Message(
-            f"{function.name} does not work for all sizes{_format_place(source)}: it does for "
+            f"{function.name} does not work for all sizes{format_place(source)}: it does for "
             f"{_format_sizes(passes)}, but for {_format_sizes(fails)} it fails with "
-            f"{type(concrete).__name__}: {first_line(concrete)}\n"
+            f"{type(concrete).__name__}: {get_first_line(concrete)}\n"
             f"{_describe_library_line(concrete)}Constrain your sizes in ",
             function.words.constraints,
             ", or give some of them in ",
@@ -189,7 +189,7 @@ def some_sizes_fail_error(
     )
 
 
-def only_one_size_error(
+def make_only_one_size_error(
     function: TracedFunction,
     requirements: Sequence[str],
     sizes: Mapping[str, int],
@@ -198,7 +198,7 @@ def only_one_size_error(
     """Makes an error for requirements that leave no size open."""
     return _make_error(
         Message(
-            f"{function.name} needs {', '.join(requirements)}{_format_place(source)}, which leaves "
+            f"{function.name} needs {', '.join(requirements)}{format_place(source)}, which leaves "
             f"nothing open: it works only for {_format_sizes(sizes)}. Write "
             f"{'this number' if len(sizes) == 1 else 'these numbers'} in ",
             function.words.shapes,
@@ -210,7 +210,7 @@ def only_one_size_error(
     )
 
 
-def too_many_rounds_error(function: TracedFunction, rounds: int) -> InconclusiveShapeError:
+def make_too_many_rounds_error(function: TracedFunction, rounds: int) -> InconclusiveShapeError:
     """Makes an error for questions that do not end."""
     return _make_error(
         Message(
@@ -231,7 +231,7 @@ def _make_error(
     source: str | None = None,
     cause: Exception | None = None,
 ) -> InconclusiveShapeError:
-    says = f" JAX says: {first_line(cause)}" if cause is not None else ""
+    says = f" JAX says: {get_first_line(cause)}" if cause is not None else ""
     error = _JaxInconclusiveShapeError(
         Message(text, says), comparison=comparison, counterexample=counterexample, source=source
     )
@@ -239,7 +239,7 @@ def _make_error(
     return error
 
 
-def note_failure_at_all_sizes(
+def describe_failure_at_all_sizes(
     name: str, error: Exception, sizes: Mapping[str, int], concrete: Exception
 ) -> str:
     """Returns a note for an error of open sizes that also occurs at concrete sizes.
@@ -253,24 +253,19 @@ def note_failure_at_all_sizes(
         )
     return (
         f"{name} fails for every size that was tried, so that no constraint can help. For "
-        f"{_format_sizes(sizes)}, {type(concrete).__name__}: {first_line(concrete)}"
+        f"{_format_sizes(sizes)}, {type(concrete).__name__}: {get_first_line(concrete)}"
     )
 
 
 def is_same_error(error: Exception, concrete: Exception, sizes: Mapping[str, int]) -> bool:
     """Returns whether errors at open and concrete sizes are equal, apart from the sizes."""
-    text = first_line(error)
+    text = written = get_first_line(error)
     for variable, size in sizes.items():
         text = re.sub(rf"\b{variable}\b", str(size), text)
-    return type(concrete) is type(error) and first_line(concrete) in (first_line(error), text)
-
-
-def _format_place(source: str | None) -> str:
-    return f" at {source}" if source else ""
+    return type(concrete) is type(error) and get_first_line(concrete) in (written, text)
 
 
 def _describe_library_line(cause: Exception) -> str:
-    """Names the line of a library, below the user's line, that raised an error."""
     line = library_line(cause)
     return f"The library's line is {line}. " if line else ""
 
@@ -288,19 +283,19 @@ def _format_compared(comparison: Comparison, values: Mapping[str, int]) -> str:
     if left is None or right is None:
         return f"for {where} it divides by zero"
     sides = zip((comparison.left, comparison.right), (left, right), strict=True)
-    shown = [_format_side(side, value) for side, value in sides if str(side) != str(value)]
-    text = " and ".join(filter(None, shown))
-    return f"for {where}, {text}" if text else f"for instance {where}"
-
-
-def _format_side(side: Dim, value: int) -> str:
     # The value of a single variable is in the text already.
-    return "" if isinstance(side, int) or side.is_variable() else f"{side} is {value}"
+    shown = [
+        f"{side} is {value}"
+        for side, value in sides
+        if str(side) != str(value) and not is_single_variable(side)
+    ]
+    text = " and ".join(shown)
+    return f"for {where}, {text}" if text else f"for instance {where}"
 
 
 def _format_sizes(values: Mapping[str, int]) -> str:
     return ", ".join(f"{name} = {value}" for name, value in sorted(values.items()))
 
 
-def first_line(error: Exception) -> str:
+def get_first_line(error: Exception) -> str:
     return str(error).strip().split("\n", 1)[0]

@@ -16,33 +16,37 @@ from typing import Generic, TypeVar
 import jax
 
 from jax2tf_bridge.errors import BridgeError, InconclusiveShapeError, PlatformError
-from jax2tf_bridge.from_jax._equations import iter_equation_paths
-from jax2tf_bridge.from_jax._jax_compat_sizes import AnsweringScope
+from jax2tf_bridge.from_jax._jax_compat import AnsweringScope
 from jax2tf_bridge.from_jax._symbols import comparison_to_jax, dim_from_jax
-from jax2tf_bridge.from_jax.arguments import user_line, user_line_of_equation
-from jax2tf_bridge.from_jax.shapes._assumptions import Requirement, SizeAssumptions
+from jax2tf_bridge.from_jax.shapes._assumptions import (
+    Requirement,
+    SizeAssumptions,
+    TracedFunction,
+)
 from jax2tf_bridge.from_jax.shapes._errors import (
-    first_line,
-    needs_a_number_error,
-    never_holds_error,
-    not_convinced_error,
-    note_failure_at_all_sizes,
-    only_one_size_error,
-    requirements_error,
-    some_sizes_fail_error,
-    too_many_rounds_error,
+    describe_failure_at_all_sizes,
+    get_first_line,
+    make_needs_a_number_error,
+    make_never_holds_error,
+    make_not_convinced_error,
+    make_only_one_size_error,
+    make_requirements_error,
+    make_some_sizes_fail_error,
+    make_too_many_rounds_error,
 )
-from jax2tf_bridge.from_jax.shapes._questions import (
-    Question,
-    read_question,
-)
+from jax2tf_bridge.from_jax.shapes._options import SizeOptions
+from jax2tf_bridge.from_jax.shapes._questions import Question, read_question
 from jax2tf_bridge.from_jax.shapes._samples import (
     explain,
     propose_values,
     sort_by_likelihood,
     try_sizes,
 )
-from jax2tf_bridge.from_jax.shapes._traced_function import ExportOptions, TracedFunction
+from jax2tf_bridge.from_jax.source_lines import (
+    iter_equation_paths,
+    user_line,
+    user_line_of_equation,
+)
 from shape_poly import (
     Comparison,
     Dim,
@@ -90,7 +94,6 @@ class _AnsweredTrace:
     """
 
     def __init__(self, assumptions: SizeAssumptions, function: TracedFunction) -> None:
-        """Stores the initial assumptions, and the function to trace."""
         self.assumptions = assumptions
         self._function = function
 
@@ -121,9 +124,9 @@ class _AnsweredTrace:
         question = _read_question(error, known, self._function)
         if question is None or question.constants or len(known.facts) >= MAX_FACTS:
             return
-        stated, scope = {f.comparison for f in known.facts}, known.scope_of_jax()
+        facts, scope = known.fact_comparisons(), known.scope_of_jax()
         for option in question.options:
-            if stated.issuperset(option) or any(map(_is_about_overflow, option)):
+            if facts.issuperset(option) or any(map(_is_about_overflow, option)):
                 return
             if all(isinstance(prove(c, scope), Proven) for c in option):
                 self.assumptions = known.with_facts(c for o in option for c in _iter_facts(o))
@@ -131,7 +134,7 @@ class _AnsweredTrace:
                     "Tracing %s continues, because %s holds. JAX asked: %s",
                     self._function.name,
                     "; ".join(map(str, option)),
-                    first_line(error),
+                    get_first_line(error),
                 )
                 yield from self.assumptions.constraints_to_try()
                 return
@@ -204,7 +207,9 @@ def infer_and_lower(
             error = _find_jax_error(raised)
             if not function.variables or isinstance(error, BridgeError):
                 raise
-            logger.debug("Tracing %s, round %d: %s", function.name, round_number, first_line(error))
+            logger.debug(
+                "Tracing %s, round %d: %s", function.name, round_number, get_first_line(error)
+            )
             current = attempt.assumptions
             tried.add(current)
             answers, reason = _list_next_assumptions(current, error, function)
@@ -212,12 +217,12 @@ def infer_and_lower(
             if not new:
                 failure = failure or reason
             if not (new or untried) and not isinstance(failure, InconclusiveShapeError):
-                new, failure = _experiment(current, error, function)
+                new, failure = _find_by_trials(current, error, function)
         untried += reversed(new)
         if not untried and failure is not None:
             raise failure
         _log_changes(function.name, current, untried[-1])
-    raise too_many_rounds_error(function, MAX_ROUNDS) from failure
+    raise make_too_many_rounds_error(function, MAX_ROUNDS) from failure
 
 
 def _find_jax_error(error: Exception) -> Exception:
@@ -239,8 +244,7 @@ def _list_next_assumptions(
     by_value = bool(question.constants)
     if by_value:
         question = propose_values(question, assumptions, function)
-    known = {f.comparison for f in assumptions.facts}
-    if any(known.issuperset(option) for option in question.options):
+    if any(map(assumptions.fact_comparisons().issuperset, question.options)):
         return [*_try_next_form(assumptions, question), *fallback], error
     source = user_line(error) or function.source
     scope = assumptions.scope_of_jax()
@@ -297,13 +301,13 @@ def _make_never_error(
         asked = assumptions.comparison_from_jax(comparison)
         verdict = prove(asked, assumptions.full_scope)
         if isinstance(verdict, Refuted):
-            return never_holds_error(
+            return make_never_holds_error(
                 function, asked, verdict.counterexample, assumptions.full_scope, source, cause
             )
-    return not_convinced_error(function, question.options[0][0], source, cause)
+    return make_not_convinced_error(function, question.options[0][0], source, cause)
 
 
-def _experiment(
+def _find_by_trials(
     assumptions: SizeAssumptions, error: Exception, function: TracedFunction
 ) -> tuple[list[SizeAssumptions], Exception]:
     """Finds assumptions by trials at concrete sizes; also returns the error if there are none."""
@@ -311,25 +315,27 @@ def _experiment(
     experiment = try_sizes(function, assumptions.full_scope, error)
     if not experiment.passed:
         for sizes, concrete in experiment.failed[:1]:
-            error.add_note(note_failure_at_all_sizes(function.name, error, sizes, concrete))
+            error.add_note(describe_failure_at_all_sizes(function.name, error, sizes, concrete))
         return [], error
     if not experiment.failed:
         if isinstance(error, RecursionError) and assumptions.facts:
             # JAX recurses infinitely if constraints rewrite each other.
             stated = assumptions.comparison_from_jax(assumptions.facts[-1].comparison)
-            return [], not_convinced_error(function, stated, source, error)
+            return [], make_not_convinced_error(function, stated, source, error)
         question = _read_question(error, assumptions, function)
         if question is not None and question.options:
-            return [], not_convinced_error(function, question.options[0][0], source, error)
+            return [], make_not_convinced_error(function, question.options[0][0], source, error)
         rows = _find_row_wise_code(function, assumptions)
-        return [], needs_a_number_error(function, experiment.passed[:2], source, error, rows)
+        return [], make_needs_a_number_error(function, experiment.passed[:2], source, error, rows)
     sizes, concrete = experiment.failed[0]
     answer = assumptions
     for comparison in explain(experiment):
         counterexample = next((s for s, _ in experiment.failed if not comparison.holds(s)), sizes)
         requirement = Requirement(comparison, comparison, counterexample, source)
         answer = answer.with_requirement(requirement)
-    failure = some_sizes_fail_error(function, experiment.passed[0], sizes, concrete, source, error)
+    failure = make_some_sizes_fail_error(
+        function, experiment.passed[0], sizes, concrete, source, error
+    )
     return ([answer] if answer != assumptions else []), failure
 
 
@@ -361,7 +367,7 @@ def check_requirements_allowed(
     before: SizeAssumptions,
     after: SizeAssumptions,
     function: TracedFunction,
-    options: ExportOptions,
+    options: SizeOptions,
 ) -> None:
     """Rejects requirements that tracing added, unless the user passed AUTO.
 
@@ -374,7 +380,7 @@ def check_requirements_allowed(
         return
     in_scopes = function.words.scopes_hold_all
     stated = before.scope.constraints if in_scopes else options.constraints
-    raise requirements_error(function, options.call, new, [str(c) for c in stated])
+    raise make_requirements_error(function, options.call, new, [str(c) for c in stated])
 
 
 def check_sizes_stay_open(
@@ -389,7 +395,7 @@ def check_sizes_stay_open(
     sizes = _find_only_sizes(after.full_scope, function.variables) if new else None
     if sizes is not None and _find_only_sizes(before.full_scope, function.variables) is None:
         texts = list(dict.fromkeys(str(r.comparison) for r in new))
-        raise only_one_size_error(function, texts, sizes, new[0].source)
+        raise make_only_one_size_error(function, texts, sizes, new[0].source)
 
 
 def _list_new(before: SizeAssumptions, after: SizeAssumptions) -> list[Requirement]:
@@ -432,7 +438,7 @@ def add_reshape_requirements(
         counterexample = verdict.counterexample if isinstance(verdict, Refuted) else {}
         weakest = weakest_requirement(comparison, scope)
         if weakest is None:
-            raise never_holds_error(function, comparison, counterexample, scope, source)
+            raise make_never_holds_error(function, comparison, counterexample, scope, source)
         requirement = Requirement(weakest, comparison, counterexample, source)
         assumptions = assumptions.with_requirement(requirement)
     return replace(inferred, assumptions=assumptions)

@@ -91,24 +91,20 @@ def _read_comparison(text: str, variables: frozenset[str]) -> Question | None:
 
 
 def _read_remainder(text: str, variables: frozenset[str]) -> Question | None:
-    match = _REMAINDER.search(text)
-    remainder = _parse_dimension(match[1], variables) if match else None
-    return None if remainder is None else _ask_equal([(remainder, 0)])
+    sizes = _search_sizes(_REMAINDER, text, variables)
+    return None if sizes is None else _ask_equal([(sizes[0], 0)])
 
 
 def _read_difference(text: str, variables: frozenset[str]) -> Question | None:
-    match = _MUST_EQUAL.search(text)
     # JAX prints an uncomputed division here.
-    sides = [_parse_dimension(match[i], variables, simplify=True) for i in (1, 2)] if match else []
-    known = [side for side in sides if side is not None]
-    return _ask_equal([(known[0], known[1])]) if len(known) == 2 else None
+    sizes = _search_sizes(_MUST_EQUAL, text, variables, simplify=True)
+    return None if sizes is None else _ask_all_equal(sizes)
 
 
 def _read_division(text: str, variables: frozenset[str]) -> Question | None:
-    match = _MUST_DIVIDE.search(text) or _PARTITIONED.search(text)
-    if match is None:
-        return None
-    divisor, dividend = (_parse_dimension(match[i], variables) for i in (1, 2))
+    sizes = _search_sizes(_MUST_DIVIDE, text, variables)
+    sizes = sizes or _search_sizes(_PARTITIONED, text, variables)
+    divisor, dividend = sizes or (0, 0)
     if not isinstance(divisor, int) or divisor < 1 or not isinstance(dividend, DimExpr):
         return None
     return _ask_equal([(dividend % divisor, 0)])
@@ -125,22 +121,17 @@ def _read_padding(text: str, variables: frozenset[str]) -> Question | None:
 
 
 def _read_zero_divisor(text: str, variables: frozenset[str]) -> Question | None:
-    match = _DIVISOR.search(text)
-    divisor = _parse_dimension(match[1], variables) if match else None
-    if divisor is None:
+    sizes = _search_sizes(_DIVISOR, text, variables)
+    if sizes is None:
         return None
-    return Question(((Comparison(">=", divisor, 1),), (Comparison("<=", divisor, -1),)))
+    return Question(((Comparison(">=", sizes[0], 1),), (Comparison("<=", sizes[0], -1),)))
 
 
 def _read_sample(text: str, variables: frozenset[str]) -> Question | None:
-    match = _SAMPLE.search(text)
-    sample, population = (
-        (_parse_dimension(match[i], variables) for i in (1, 2)) if match else (0, 0)
-    )
-    if sample is None or population is None:
+    sizes = _search_sizes(_SAMPLE, text, variables)
+    if sizes is None or not any(map(is_symbolic_dim, sizes)):
         return None
-    if not (is_symbolic_dim(sample) or is_symbolic_dim(population)):
-        return None
+    sample, population = sizes
     return Question(((Comparison(">=", population, sample),),))
 
 
@@ -234,6 +225,17 @@ def _ask_equal(pairs: Sequence[tuple[Dim, Dim]]) -> Question | None:
             return None
         comparisons[Comparison("==", left, right)] = None
     return Question((tuple(comparisons),)) if comparisons else None
+
+
+def _search_sizes(
+    pattern: re.Pattern[str], text: str, variables: frozenset[str], *, simplify: bool = False
+) -> list[Dim] | None:
+    """Returns the sizes in the groups of a match; None if one of them cannot be parsed."""
+    match = pattern.search(text)
+    groups = match.groups() if match else ()
+    sizes = [_parse_dimension(group, variables, simplify=simplify) for group in groups]
+    known = [size for size in sizes if size is not None]
+    return known if known and len(known) == len(sizes) else None
 
 
 def _parse_dimension(text: str, variables: frozenset[str], *, simplify: bool = False) -> Dim | None:

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 
 import jax
 
-from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
+from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions, TracedFunction
 from jax2tf_bridge.from_jax.shapes._errors import is_same_error
 from jax2tf_bridge.from_jax.shapes._questions import Question
-from jax2tf_bridge.from_jax.shapes._traced_function import TracedFunction
 from shape_poly import Comparison, DimExpr, SymbolicScope, evaluate_shape
 
 Sizes = Mapping[str, int]

@@ -10,10 +10,9 @@ from typing import Any
 import jax
 from jax import export as jax_export
 
-from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.errors import Argument, DTypeError, Message, ShapeError, StructureError
 from jax2tf_bridge.from_jax._symbols import dim_to_jax, scope_from_jax
-from jax2tf_bridge.from_jax.arguments import JaxCallable, close_over, shape_and_dtype
+from jax2tf_bridge.from_jax.arguments import JaxCallable, advise_closure, shape_and_dtype
 from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
 from jax2tf_bridge.from_jax.shapes._entries import (
     describe_problem,
@@ -23,16 +22,11 @@ from jax2tf_bridge.from_jax.shapes._entries import (
     is_entry,
     propose_shapes,
 )
-from jax2tf_bridge.from_jax.shapes._traced_function import (
-    CONSTRAINTS,
-    NAMED_AUTO_CONSTRAINTS,
-    SHAPES,
-)
+from jax2tf_bridge.from_jax.shapes._options import SHAPES
 from jax2tf_bridge.from_jax.trees import rebuild_tree, tree_spec
 from jax2tf_bridge.portable import Auto, TreeSpec
 from shape_poly import (
     Comparison,
-    ContradictionError,
     Dim,
     SymbolicScope,
     evaluate_shape,
@@ -156,11 +150,9 @@ class Specs:
     def structure(self) -> tuple[TreeSpec, tuple[str, ...]]:
         """Returns the structure of (args, kwargs) and the names of args, without static ones."""
         args, kwargs = self.dynamic
-        kept = [i for i in range(len(args)) if i not in self.static_args]
-        return (
-            tree_spec((tuple(args[i] for i in kept), kwargs)),
-            tuple(self.names[i] for i in kept),
-        )
+        dynamic = [i for i in range(len(args)) if i not in self.static_args]
+        tree = tree_spec((tuple(args[i] for i in dynamic), kwargs))
+        return tree, tuple(self.names[i] for i in dynamic)
 
     def texts(self) -> list[Any] | dict[str, Any]:
         """Returns the specifications as polymorphic_shapes.
@@ -315,7 +307,7 @@ def symbolic_specs(
         if isinstance(value, str):
             raise DTypeError(
                 f"The argument {name} of {function.name} is the string {value!r:.80}, and JAX "
-                f"computes with numbers only. {close_over(function, names, name, value)}"
+                f"computes with numbers only. {advise_closure(function, names, name, value)}"
             )
     try:
         trees = [
@@ -361,31 +353,6 @@ def _collect_constraints(leaves: Sequence[Any]) -> tuple[Comparison, ...]:
     return tuple(dict.fromkeys(constraints))
 
 
-def parse_constraints(constraints: Sequence[str]) -> SymbolicScope:
-    """Parses the user's constraints.
-
-    Raises:
-      ShapeError: a constraint cannot be parsed, or they contradict each other.
-    """
-    try:
-        return SymbolicScope(constraints)
-    except ContradictionError as e:
-        raise ShapeError(Message(CONSTRAINTS, f": {e}")) from e
-    except ValueError as e:
-        written = Argument(CONSTRAINTS.name, list(constraints))
-        hint = auto_hint(constraints)
-        raise ShapeError(Message(written, " cannot be read", hint or f": {e}")) from e
-
-
-def auto_hint(constraints: Sequence[str]) -> Message | None:
-    """Returns the advice to pass AUTO if one of the constraints seems to mean that."""
-    if any(did_you_mean(c.strip().lower(), ["auto", "infer"]) for c in constraints):
-        return Message(
-            ". To let the bridge add the constraints, pass ", NAMED_AUTO_CONSTRAINTS, "."
-        )
-    return None
-
-
 def _make_specs(argument: Any, shape_spec: Any, name: str) -> Any:
     try:
         specs = jax.tree_util.tree_map(
@@ -412,10 +379,10 @@ def _make_specs(argument: Any, shape_spec: Any, name: str) -> Any:
         ) from e
     keyed: tuple[list[tuple[Any, Any]], Any] = jax.tree_util.tree_flatten_with_path(argument)
     leaves, tree = keyed
-    flat_specs = jax.tree_util.tree_leaves(specs)
+    make_flat_specs = jax.tree_util.tree_leaves(specs)
     symbolic = [
         _make_spec(leaf, spec.text, name + jax.tree_util.keystr(path))
-        for (path, leaf), spec in zip(leaves, flat_specs, strict=True)
+        for (path, leaf), spec in zip(leaves, make_flat_specs, strict=True)
     ]
     return rebuild_tree(tree, symbolic)
 
@@ -429,6 +396,16 @@ class _Entry:
 
 def _make_spec(leaf: Any, shape_spec: Any, path: str) -> ArraySpec | AutoSpec:
     shape, dtype = shape_and_dtype(leaf, path)
+    if any(isinstance(d, int) and d < 0 for d in shape):
+        entry = format_with_names([None if isinstance(d, int) and d < 0 else d for d in shape])
+        raise ShapeError(
+            Message(
+                f"The argument {path} has shape {shape}, and sizes are at least 0. To leave a size "
+                "open, write ",
+                Argument(SHAPES.name, entry),
+                ", and pass any size there.",
+            )
+        )
     sharding, weak = None, False
     if isinstance(leaf, jax.ShapeDtypeStruct):
         sharding, weak = leaf.sharding, bool(getattr(leaf, "weak_type", False))

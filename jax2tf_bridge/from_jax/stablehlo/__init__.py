@@ -6,26 +6,13 @@ from jax2tf_bridge.from_jax.stablehlo._constants import (
     ConstantPool,
     TakenArrays,
 )
-from jax2tf_bridge.from_jax.stablehlo._function_modules import (
-    WIDE_ELEMENT_TYPES,
-    check_stored_types,
-    convert_to_jax_form,
-    embed_lifted_constants,
-    read_stablehlo_module,
-    retype_narrow_values,
-)
-from jax2tf_bridge.from_jax.stablehlo._graph_calls import (
-    graph_call_p,
-    graph_call_rules,
-    take_graph_functions,
-)
 from jax2tf_bridge.from_jax.stablehlo._module import ModuleOperation, StableHloModule
 from jax2tf_bridge.from_jax.stablehlo._operations import (
     attribute,
     attributes_of,
     find_main,
     function_type,
-    make_integer,
+    make_int_attribute,
     replace_by_operation,
     symbol_name,
     walk_operations,
@@ -34,13 +21,17 @@ from jax2tf_bridge.from_jax.stablehlo._sharding import (
     MANUAL_COMPUTATION,
     restore_manual_computations,
 )
-from jax2tf_bridge.from_jax.stablehlo._target_versions import (
+from jax2tf_bridge.from_jax.stablehlo._stored_modules import (
+    WIDE_ELEMENT_TYPES,
     check_one_device,
-    retarget_module,
-)
-from jax2tf_bridge.from_jax.stablehlo._text import (
+    check_stored_types,
+    convert_to_jax_form,
+    embed_lifted_constants,
     make_portable_artifact,
     mark_for_refinement,
+    read_stablehlo_module,
+    retarget_module,
+    retype_narrow_values,
     write_texts,
 )
 
@@ -61,9 +52,7 @@ __all__ = [
     "embed_lifted_constants",
     "find_main",
     "function_type",
-    "graph_call_p",
-    "graph_call_rules",
-    "make_integer",
+    "make_int_attribute",
     "make_portable_artifact",
     "mark_for_refinement",
     "read_stablehlo_module",
@@ -72,7 +61,6 @@ __all__ = [
     "retarget_module",
     "retype_narrow_values",
     "symbol_name",
-    "take_graph_functions",
     "walk_operations",
     "write_texts",
 ]

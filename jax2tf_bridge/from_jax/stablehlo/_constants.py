@@ -8,7 +8,6 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import jax
@@ -42,13 +41,11 @@ MIN_LIFTED_BYTES = 4096
 
 # Every TF release that the bridge knows has the dtypes up to this number in types.proto.
 _MAX_DTYPE_NUMBER = 25
-_LIFTED_DTYPES = MappingProxyType(
-    {
-        row.element_type: row.name
-        for row in ALL_DTYPES
-        if row.tensorflow is not None and row.tensorflow <= _MAX_DTYPE_NUMBER
-    }
-)
+_LIFTED_DTYPES = {
+    row.element_type: row.name
+    for row in ALL_DTYPES
+    if row.tensorflow is not None and row.tensorflow <= _MAX_DTYPE_NUMBER
+}
 _LIFTED_NAMES = frozenset(_LIFTED_DTYPES.values())
 _ELEMENTS_PER_COMPARISON = 1 << 16
 
@@ -146,7 +143,7 @@ class _LargeConstant:
 
 
 @dataclass(frozen=True)
-class _FunctionCall:
+class _LiftableCall:
     """A func.call whose caller can pass additional operands."""
 
     operation: Any
@@ -164,14 +161,14 @@ class _ModuleFunction:
 
     def __init__(self, operation: Any, taken: TakenArrays) -> None:
         self.operation = operation
-        self.contents: list[_LargeConstant | _FunctionCall] = []
+        self.contents: list[_LargeConstant | _LiftableCall] = []
         self.fixed: set[str] = set()
         for op, captures in _walk_with_captures(operation):
             name = op.name
             if name == "func.call":
                 callee = str(ir.FlatSymbolRefAttr(op.attributes["callee"]).value)
                 if captures:
-                    self.contents.append(_FunctionCall(op, callee))
+                    self.contents.append(_LiftableCall(op, callee))
                 else:
                     self.fixed.add(callee)
             elif name == "stablehlo.constant" or taken.array(op) is not None:
@@ -185,7 +182,7 @@ class _ModuleFunction:
 
     @property
     def callees(self) -> set[str]:
-        return {part.callee for part in self.contents if isinstance(part, _FunctionCall)}
+        return {part.callee for part in self.contents if isinstance(part, _LiftableCall)}
 
 
 def lift(
@@ -285,7 +282,7 @@ class _Lifting(Generic[T]):
         constants: list[tuple[Any, T]] = []
         calls: list[tuple[Any, tuple[T, ...]]] = []
         for part in function.contents:
-            if isinstance(part, _FunctionCall):
+            if isinstance(part, _LiftableCall):
                 callee_tokens = self.lift(part.callee)
                 if callee_tokens:
                     calls.append((part.operation, callee_tokens))
@@ -407,7 +404,7 @@ def _read_from_bytecode(constant: _LargeConstant) -> memoryview | None:
     operation = constant.operation
     module = ir.Module.create(ir.Location.unknown())
     operation.clone(ir.InsertionPoint(module.body))
-    view = memoryview(_jax_compat.module_bytecode(module))
+    view = memoryview(_jax_compat.write_bytecode(module))
     entries = read_layout(view).attributes
     # The constant is the longest entry; its type and all others are short.
     cursor = max((entries[i].cursor for i in range(len(entries))), key=lambda c: c.left)
@@ -441,7 +438,6 @@ def _add_operands(call: Any, operands: Sequence[Any]) -> None:
 
 
 def _extend_argument_attributes(operation: Any, count: int) -> None:
-    """Appends empty argument attributes, if the operation has any argument attributes."""
     dictionaries = attribute(operation, "arg_attrs")
     if dictionaries is not None:
         empty = [ir.DictAttr.get({})] * count

@@ -48,7 +48,7 @@ from jax2tf_bridge.from_jax.stablehlo._sharding import (
     drop_collectives,
     drop_shardings,
     has_written_shardings,
-    may_be_collectives,
+    may_have_collectives,
 )
 
 _INLINE_COMPOSITES = (
@@ -150,7 +150,7 @@ class StableHloModule:
         self._module = module
         self._index: _OperationIndex | None = None
         if may_be_sharded is None:
-            may_be_sharded = _may_have_shardings(_jax_compat.module_bytecode(module))
+            may_be_sharded = _may_have_shardings(_jax_compat.write_bytecode(module))
         self._may_be_sharded = may_be_sharded
 
     @classmethod
@@ -196,7 +196,7 @@ class StableHloModule:
         """
         if self._find_foreign_names() == {"chlo.square"}:
             with self._edit() as module:
-                _jax_compat.run_passes(module, _EXPAND_CHLO)
+                _jax_compat.run_mlir_passes(module, _EXPAND_CHLO)
         for function in self._find_operations("func.func"):
             drop_empty_attributes(function)
         return not (
@@ -231,13 +231,13 @@ class StableHloModule:
         """
         if self._find_operations("stablehlo.composite"):
             with self._edit() as module:
-                _jax_compat.run_passes(module, _INLINE_COMPOSITES)
+                _jax_compat.run_mlir_passes(module, _INLINE_COMPOSITES)
         calls = [op for op, target in self.custom_call_operations() if target.startswith("mhlo.")]
         if calls:
             with self._edit() as module:
                 for call in calls:
                     _replace_by_chlo(call)
-                _jax_compat.run_passes(module, _EXPAND_CHLO)
+                _jax_compat.run_mlir_passes(module, _EXPAND_CHLO)
 
     def reduce_to_one_device(self, function_name: str) -> None:
         """Removes collectives and Shardy's annotations, which are no-ops on one device.
@@ -250,7 +250,7 @@ class StableHloModule:
             *self._get_index().operations,
             *(name for _, name in self.custom_call_operations()),
         }
-        if may_be_collectives(names):
+        if may_have_collectives(names):
             with self._edit() as module:
                 cause = drop_collectives(module)
         if self._may_be_sharded or self._uses_operations_of_shardy():
@@ -361,7 +361,7 @@ class StableHloModule:
           name: prefix for the names of the copied functions.
         """
         self._may_be_sharded |= function._may_be_sharded
-        bytecode = _jax_compat.module_bytecode(function._module)
+        bytecode = _jax_compat.write_bytecode(function._module)
         with self._edit() as module:
             source = ir.Module.parse(bytecode)
             main = _copy_functions(source, module, name)
@@ -398,9 +398,9 @@ class StableHloModule:
         """
         target = version_text(version)
         with self._context:
-            expanded = ir.Module.parse(_jax_compat.module_bytecode(self._module))
+            expanded = ir.Module.parse(_jax_compat.write_bytecode(self._module))
             try:
-                _jax_compat.run_passes(expanded, _EXPAND.format(version=target))
+                _jax_compat.run_mlir_passes(expanded, _EXPAND.format(version=target))
                 has_open_sizes = any("?" in kind for kind in self.main_types()[0])
                 if has_open_sizes and self.uses_shardy():
                     artifact = _jax_compat.serialize_module(expanded)
@@ -431,8 +431,8 @@ def _may_have_shardings(data: bytes) -> bool:
 
 def _copy_functions(source: Any, module: Any, name: str) -> Any:
     """Copies all functions of `source` into `module` under new names; returns the copy of main."""
-    taken = {symbol_name(o.operation) for o in module.body}
-    prefix = next(p for i in itertools.count() if f"{(p := f'{name}_{i}')}_main" not in taken)
+    names = {symbol_name(o.operation) for o in module.body}
+    prefix = next(p for i in itertools.count() if f"{(p := f'{name}_{i}')}_main" not in names)
     functions = [o.operation for o in source.body.operations]
     for function in functions:
         old = symbol_name(function) or ""

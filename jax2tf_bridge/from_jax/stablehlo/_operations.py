@@ -104,7 +104,7 @@ def find_main(module: Any) -> Any:
     raise AssertionError("JAX exported a module without main")
 
 
-def make_integer(value: int, width: int = 64) -> ir.IntegerAttr:
+def make_int_attribute(value: int, width: int = 64) -> ir.IntegerAttr:
     """Makes an attribute with a signless integer of `width` bits."""
     return ir.IntegerAttr.get(ir.IntegerType.get_signless(width), value)
 

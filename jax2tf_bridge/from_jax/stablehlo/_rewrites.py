@@ -40,12 +40,12 @@ def merge_equal(module: Any) -> None:
 
     The MLIR context of the module must be the current one.
     """
-    _jax_compat.run_passes(module, _MERGE_EQUAL)
+    _jax_compat.run_mlir_passes(module, _MERGE_EQUAL)
     cases = [op for op in walk_operations(module.operation) if op.name == "stablehlo.case"]
     # Inner cases follow outer ones, and must be merged first.
     equal = [case for case in reversed(cases) if _merge_branches(case)]
     if equal:
-        _jax_compat.run_passes(module, _MERGE_AND_DROP)
+        _jax_compat.run_mlir_passes(module, _MERGE_AND_DROP)
 
 
 def close_regions(operations: Mapping[str, Sequence[Any]]) -> None:
@@ -53,35 +53,25 @@ def close_regions(operations: Mapping[str, Sequence[Any]]) -> None:
 
     `operations` are all of a module, by name; its MLIR context must be the current one.
     """
-    operations_with_regions = [
-        op
-        for name, ops in operations.items()
-        if name.startswith("stablehlo.") and name not in _CONTROL_FLOW
-        for op in ops
-        if len(op.regions)
-    ]
-    for op in operations_with_regions:
-        _close_operation(op)
+    for name, ops in operations.items():
+        if name.startswith("stablehlo.") and name not in _CONTROL_FLOW:
+            for block in [region.blocks[0] for op in ops for region in op.regions]:
+                _close_block(block)
 
 
-def _close_operation(operation: Any) -> None:
-    """Implements close_regions for one operation.
-
-    A copied value depends only on other copies, because the region used no outer values before the
-    merge.
-    """
-    for region in operation.regions:
-        block = region.blocks[0]
-        within = [op for top in block.operations for op in walk_operations(top.operation)]
-        inside = set(block.arguments)
-        for op in within:
-            inside.update(op.results)
-            inside.update(a for nested in op.regions for b in nested.blocks for a in b.arguments)
-        copies: dict[Any, Any] = {}
-        for op in within:
-            for i, value in enumerate(op.operands):
-                if value not in inside:
-                    op.operands[i] = _copy_value(value, block, copies)
+def _close_block(block: Any) -> None:
+    # A copied value depends only on other copies, because the block used no outer values before
+    # the merge.
+    within = [op for top in block.operations for op in walk_operations(top.operation)]
+    inside = set(block.arguments)
+    for op in within:
+        inside.update(op.results)
+        inside.update(a for nested in op.regions for b in nested.blocks for a in b.arguments)
+    copies: dict[Any, Any] = {}
+    for op in within:
+        for i, value in enumerate(op.operands):
+            if value not in inside:
+                op.operands[i] = _copy_value(value, block, copies)
 
 
 def _copy_value(value: Any, block: Any, copies: dict[Any, Any]) -> Any:
@@ -98,7 +88,6 @@ def _copy_value(value: Any, block: Any, copies: dict[Any, Any]) -> Any:
 
 
 def _merge_branches(case: Any) -> bool:
-    """Replaces a case by the operations of one branch if all branches are equal."""
     first, *alternatives = (list(region.blocks[0].operations) for region in case.regions)
     *body, end = first
     # The case's result types may have open sizes that the branches know.

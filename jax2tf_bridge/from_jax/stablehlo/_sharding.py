@@ -16,7 +16,7 @@ from jax2tf_bridge.from_jax.stablehlo._operations import (
     create_value,
     create_zeros,
     custom_call_target,
-    make_integer,
+    make_int_attribute,
     replace_by_operation,
     replace_operation,
     symbol_name,
@@ -27,6 +27,8 @@ from jax2tf_bridge.portable import SHARD_MAP_CALLS
 MANUAL_COMPUTATION = b"xla.sdy.manual_computation_body"
 """Name prefix of functions that compute on per-device parts."""
 
+_SHAPES = "indices_of_shape_operands"
+_FRONTEND = "mhlo.frontend_attributes"
 _TO_PARTS = "xla.sdy.GlobalToLocalShape"
 _FROM_PARTS = "xla.sdy.LocalToGlobalShape"
 _SIZES = {f"stablehlo.{name}" for name in ("concatenate", "get_dimension_size", "reshape")}
@@ -128,7 +130,7 @@ def _read_shardings(call: Any, name: str) -> Any:
 
 
 def _parse_frontend_attribute(call: Any, name: str) -> Any:
-    texts: Any = ir.DictAttr(attribute(call, "mhlo.frontend_attributes"))
+    texts: Any = ir.DictAttr(attribute(call, _FRONTEND))
     return ir.Attribute.parse(str(ir.StringAttr(texts[name]).value))
 
 
@@ -144,7 +146,7 @@ _MANUAL, _MESH = "sdy.manual_computation", "sdy.mesh"
 _AXIS_SIZE = re.compile(r'"=(\d+)')
 
 
-def may_be_collectives(names: Collection[str]) -> bool:
+def may_have_collectives(names: Collection[str]) -> bool:
     """Returns whether `drop_collectives` may find anything in a module.
 
     `names` are those of its operations, and the targets of its custom calls.
@@ -210,9 +212,9 @@ def _drop_shardings_of(op: Any) -> None:
 
 
 def _remove_sharding(attributes: Any) -> Any:
-    kept = attributes_of(ir.DictAttr(attributes))
-    kept.pop(SHARDING, None)
-    return ir.DictAttr.get(kept)
+    by_name = attributes_of(ir.DictAttr(attributes))
+    by_name.pop(SHARDING, None)
+    return ir.DictAttr.get(by_name)
 
 
 def _compute_on_one_device(op: Any, name: str) -> list[Any] | None:
@@ -249,16 +251,12 @@ def _has_groups_of_one(op: Any) -> bool:
 
 
 def _create_zeros(op: Any) -> list[Any]:
-    """Creates zeros for the only result; returns an empty list if its size is open."""
+    # The list is empty if the size of the result is open.
     kind = ir.RankedTensorType(op.results[0].type)
     if not kind.has_static_shape:
         return []
     with ir.InsertionPoint(op), ir.Location.unknown():
         return [create_zeros(kind)]
-
-
-_SHAPES = "indices_of_shape_operands"
-_FRONTEND = "mhlo.frontend_attributes"
 
 
 def has_written_shardings(module: Any) -> bool:
@@ -319,5 +317,5 @@ def _create_shape(value: Any) -> Any:
 
 
 def _create(name: str, kind: Any, operands: list[Any], **integers: int) -> Any:
-    attributes = {key: make_integer(value) for key, value in integers.items()}
+    attributes = {key: make_int_attribute(value) for key, value in integers.items()}
     return create_value(name, kind, operands, attributes)
