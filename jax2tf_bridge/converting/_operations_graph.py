@@ -23,7 +23,7 @@ from jax2tf_bridge.targets import Target
 from jax2tf_bridge.to_tensorflow import replace_call_modules, saved_model_message
 
 
-def operations_graph(contents: SavedModelContents, target: Target) -> bytes:
+def make_operations_graph(contents: SavedModelContents, target: Target) -> bytes:
     """Returns saved_model.pb with operations instead of XlaCallModule ops.
 
     Args:
@@ -48,9 +48,9 @@ def copy_as_operations(source: Path, folder: Path, target: Target) -> None:
       target: a target without XLA.
 
     Raises:
-      ModuleError: as for `operations_graph`.
+      ModuleError: as for `make_operations_graph`.
     """
-    graph = operations_graph(read_saved_model(source, accept_any_tool=True), target)
+    graph = make_operations_graph(read_saved_model(source, accept_any_tool=True), target)
     folder.mkdir()
     (folder / GRAPH_FILE).write_bytes(graph)
     for name in ("variables", "assets"):

@@ -19,7 +19,7 @@ from jax2tf_bridge.saving import (
     WeightSignature,
     save_functions,
 )
-from jax2tf_bridge.signatures import Signatures, keys_as_words, open_params, prepare
+from jax2tf_bridge.signatures import Signatures, keys_as_words, open_params, prepare_signatures
 from jax2tf_bridge.storage import StoragePath, as_path, check_free
 from jax2tf_bridge.targets import Target
 
@@ -153,7 +153,7 @@ def _save(
     if not isinstance(place, StoragePath):  # storage may hold the rest of an interrupted upload
         check_free(place, overwrite=options.overwrite, has=GRAPH_FILE)
     with open_params(params) as weights:
-        prepared = prepare(signatures, weights, platforms, target)
+        prepared = prepare_signatures(signatures, weights, platforms, target)
         options.check([each.inputs() for each in prepared.values()])
         portables = {}
         for name, each in prepared.items():

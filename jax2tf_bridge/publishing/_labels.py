@@ -279,7 +279,7 @@ def update_labels(
     return labels
 
 
-def check_writable(root: AnyPath) -> None:
+def check_labels_writable(root: AnyPath) -> None:
     """Raises, before any work, if the file with the labels cannot be written.
 
     Raises:

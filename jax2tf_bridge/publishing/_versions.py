@@ -27,7 +27,7 @@ from jax2tf_bridge.publishing._labels import (
     MODEL_CONFIG,
     STABLE,
     check_label,
-    check_writable,
+    check_labels_writable,
     describe_missing,
     describe_unloaded,
     find_unloaded,
@@ -368,7 +368,7 @@ def publish_version(
     folder = _open_folder(root)
     if label is not None:
         check_label(label)
-        check_writable(folder.path)
+        check_labels_writable(folder.path)
     notes: list[str] = []
     labels: Mapping[str, int] = {}
     try:

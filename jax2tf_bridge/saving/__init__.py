@@ -14,7 +14,9 @@ from jax2tf_bridge.saving._save import SaveOptions as SaveOptions
 from jax2tf_bridge.saving._save import save_functions as save_functions
 from jax2tf_bridge.saving._weight_signatures import WEIGHT_SIGNATURES as WEIGHT_SIGNATURES
 from jax2tf_bridge.saving._weight_signatures import WeightSignature as WeightSignature
-from jax2tf_bridge.saving._weight_signatures import format_signature as format_signature
+from jax2tf_bridge.saving._weight_signatures import (
+    format_served_signature as format_served_signature,
+)
 from jax2tf_bridge.saving._weight_signatures import has_unused_input as has_unused_input
 from jax2tf_bridge.saving.buckets import Oversize, choose_buckets
 from jax2tf_bridge.saving.serving import Batching, BatchingParameters, ServingInstructions

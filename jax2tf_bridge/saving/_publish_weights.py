@@ -43,9 +43,9 @@ from jax2tf_bridge.saved_model import (
     VariableEntry,
     read_sidecar,
 )
-from jax2tf_bridge.saving._weight_signatures import choose_names, initial_key
+from jax2tf_bridge.saving._weight_signatures import choose_names, make_initial_key
 from jax2tf_bridge.saving.weights import LITERT_VARIABLES, as_saved, renew_fingerprint
-from jax2tf_bridge.signatures import PARAMS, PathWeights, convert_array, leaf_names, leaves_for
+from jax2tf_bridge.signatures import PARAMS, PathWeights, convert_array, match_leaves, name_leaves
 from jax2tf_bridge.storage import AnyPath, on_disk
 
 # TensorFlow may copy the tensors that it writes, so they are written in groups. A group is as large
@@ -169,7 +169,7 @@ def _find_bfloat16_names(sidecar: Sidecar, portables: Mapping[str, PortableFunct
     names = set[str]()
     for name, entry in sidecar.signatures.items():
         if entry.takes_params:
-            leaves = leaf_names(portables[name].first_argument)
+            leaves = name_leaves(portables[name].first_argument)
             avals = portables[name].in_avals[: len(leaves)]
             names |= {n for n, a in zip(leaves, avals, strict=True) if a.dtype == "bfloat16"}
     return names
@@ -215,7 +215,7 @@ def _match_tensors(
             got = array_type_text(dtype, shape)
             lines.append(f"{variable.path}: expected {_format_type(variable)}, got {got}")
         values[variable.key] = value
-        values[initial_key(variable.key)] = value
+        values[make_initial_key(variable.key)] = value
     if errors:
         error = errors.pop() if len(errors) == 1 else ArgumentsError
         raise error(
@@ -380,10 +380,10 @@ def map_weights_by_name(folder: AnyPath, params: Any) -> dict[str, Any]:
 
     Args:
       folder: the folder of the SavedModel.
-      params: weights as for `leaves_for`, in the structure that was saved or by paths; custom nodes
-        are dicts and tuples if their types are not registered. Or a mapping by these names, like
-        `params` of the loaded model. Or what the signature get_weights returns; the other weights
-        are None then, which keeps them.
+      params: one of: weights as for `match_leaves`, in the structure that was saved or by paths,
+        where custom nodes of unregistered types are dicts and tuples; a mapping by these names,
+        like `params` of the loaded model; the results of the signature get_weights. In the last
+        case the other weights are None, which keeps their values.
 
     Raises:
       FileFormatError: `save` has not written the model, or the model is damaged.
@@ -403,8 +403,8 @@ def map_weights_by_name(folder: AnyPath, params: Any) -> dict[str, Any]:
     for name, entry in sidecar.signatures.items():
         if entry.takes_params:
             tree = portables[name].first_argument
-            leaves = leaves_for(tree, params, f"the weights of {folder}", PARAMS)
-            names |= dict(zip(leaf_names(tree), leaves, strict=True))
+            leaves = match_leaves(tree, params, f"the weights of {folder}", PARAMS)
+            names |= dict(zip(name_leaves(tree), leaves, strict=True))
     if not names:
         raise SavingError(
             Message(

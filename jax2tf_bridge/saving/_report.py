@@ -12,11 +12,11 @@ from jax2tf_bridge.errors import Argument, Message
 from jax2tf_bridge.portable import Aval, PortableFunction, key_paths, keys_text
 from jax2tf_bridge.publishing import NewVersion, describe_labels
 from jax2tf_bridge.saved_model import bucket_texts, padding_texts
-from jax2tf_bridge.saving._weight_signatures import format_signature
+from jax2tf_bridge.saving._weight_signatures import format_served_signature
 from jax2tf_bridge.saving.buckets import Bucketing
 from jax2tf_bridge.saving.serving import ServingInstructions
 from jax2tf_bridge.saving.signatures import Endpoint
-from jax2tf_bridge.signatures import ServedArray, served_text
+from jax2tf_bridge.signatures import ServedArray, format_arrays
 from jax2tf_bridge.storage import AnyPath
 from shape_poly import is_symbolic_dim
 
@@ -73,7 +73,7 @@ class SavedSignature:
         )
 
     def __str__(self) -> str:
-        return f"({served_text(self.inputs)}) -> ({served_text(self.outputs)})"
+        return f"({format_arrays(self.inputs)}) -> ({format_arrays(self.outputs)})"
 
     def lines(self) -> Iterator[str]:
         """Yields facts about it other than its inputs and outputs."""
@@ -85,7 +85,7 @@ class SavedSignature:
             shown = dict(list(self.fixed_sizes.items())[:_MAX_SHOWN])
             more = len(self.fixed_sizes) - len(shown)
             rest = f" and {more} more" if more else ""
-            yield f"sizes are fixed at {served_text(shown)}{rest}; to open them: {self.opened_by}"
+            yield f"sizes are fixed at {format_arrays(shown)}{rest}; to open them: {self.opened_by}"
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class SavedModel:
     def __str__(self) -> str:
         lines = [f"{self.path}"]
         for name, signature in self.signatures.items():
-            text = format_signature(name, signature.inputs, signature.outputs)
+            text = format_served_signature(name, signature.inputs, signature.outputs)
             lines += [f"  {text}", *(f"    {line}" for line in signature.lines())]
         if self.weights:
             lines.append(f"  weights: {len(self.weights)}, {len(self.trainable)} trainable")
@@ -141,7 +141,7 @@ class SavedModel:
         return "\n".join(lines)
 
 
-def variable_aval(variable: tf.Variable) -> Aval:
+def describe_variable(variable: tf.Variable) -> Aval:
     return Aval(tuple(variable.shape.as_list()), variable.dtype.name)
 
 

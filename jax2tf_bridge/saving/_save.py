@@ -36,12 +36,12 @@ from jax2tf_bridge.saving._bucket_options import BucketOptions, add_buckets, che
 from jax2tf_bridge.saving._report import (
     SavedModel,
     SavedSignature,
+    describe_variable,
     forgotten_update_notes,
     key_notes,
     missing_gradient_notes,
     statistics_notes,
     unused_key_notes,
-    variable_aval,
 )
 from jax2tf_bridge.saving._weight_signatures import (
     INITIAL,
@@ -66,15 +66,15 @@ from jax2tf_bridge.saving.signatures import (
     UpdateLock,
     WeightedFunction,
     WeightLock,
-    check_names,
     check_preprocess,
+    check_signature_names,
     check_size,
     check_takes_params,
     check_vjp_order,
     choose_order,
     describe_arrays,
+    list_optional_subsets,
     list_resources,
-    optional_subsets,
     wrap_call,
 )
 from jax2tf_bridge.saving.weights import (
@@ -137,11 +137,11 @@ class SaveOptions:
         """
         check_vjp_order(self.vjp_order)
         check_batching(self.batching)
-        names = check_names({each.name: each.signature for each in signatures})
+        names = check_signature_names({each.name: each.signature for each in signatures})
         check_weight_signatures(self.weight_signatures, names)
         for each in signatures:
             check_preprocess(each.name, each.signature)
-            each.check_names()
+            each.check_value_names()
         check_bucket_options(signatures, self.buckets)
         if self.batching is None or self.buckets.chosen:
             return
@@ -168,7 +168,7 @@ def save_functions(
         dict, or a file of msgpack or safetensors.
       options: the options.
     """
-    names = check_names(signatures)
+    names = check_signature_names(signatures)
     path = as_path(path)
     check_place(path)
     with (
@@ -180,7 +180,7 @@ def save_functions(
         weights = Weights(
             tree,
             options.trainable,
-            stored_as=LITERT_VARIABLES if is_updating and options.for_litert else {},
+            variable_dtypes=LITERT_VARIABLES if is_updating and options.for_litert else {},
         )
         constants = ConstantVariables()
         lock = UpdateLock() if is_updating and not options.for_litert else WeightLock()
@@ -257,9 +257,9 @@ def save_functions(
             for e in endpoints
         }
         | {name: SavedSignature(*sides, 0) for name, sides in extra.sides().items()},
-        {w.name: variable_aval(w.variable) for w in saved_weights},
+        {w.name: describe_variable(w.variable) for w in saved_weights},
         trained,
-        {name: variable_aval(c.variable) for name, c in constants.variables.items()},
+        {name: describe_variable(c.variable) for name, c in constants.variables.items()},
         *sizes,
         (
             *(statistics_notes(trained) if options.trainable is True else ()),
@@ -504,7 +504,7 @@ def _trace(endpoint: Endpoint) -> tuple[Any, Any, Any]:
     named, specs = _name_inputs(endpoint)
     signature = named.get_concrete_function(**specs)
     if endpoint.is_processed:
-        for left_out in optional_subsets(list(endpoint.defaults())):
+        for left_out in list_optional_subsets(list(endpoint.defaults())):
             named.get_concrete_function(**{k: s for k, s in specs.items() if k not in left_out})
         return named, named, signature
     method, calls = endpoint.method(signature)

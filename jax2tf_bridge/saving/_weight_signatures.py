@@ -12,7 +12,7 @@ from jax2tf_bridge._utils import did_you_mean, in_units
 from jax2tf_bridge.errors import Argument, Message, SavingError
 from jax2tf_bridge.saving.signatures import Endpoint, WeightLock, assign_all
 from jax2tf_bridge.saving.weights import SavedVariable, make_variable
-from jax2tf_bridge.signatures import ServedArray, Sides, served_text, valid_names
+from jax2tf_bridge.signatures import ServedArray, Sides, format_arrays, make_valid_names
 
 WeightSignature: TypeAlias = Literal["get_weights", "set_weights", "reset_weights"]
 WEIGHT_SIGNATURES: Sequence[WeightSignature] = ("get_weights", "set_weights", "reset_weights")
@@ -33,7 +33,7 @@ def has_unused_input(name: str, inputs: Collection[str]) -> bool:
     return name in ("get_weights", "reset_weights") and UNUSED_INPUT in inputs
 
 
-def initial_key(key: str) -> str:
+def make_initial_key(key: str) -> str:
     """Returns the key in the checkpoint of the value to which `reset_weights` returns a weight."""
     return f"{INITIAL}/{key.partition('/')[2]}"
 
@@ -150,19 +150,19 @@ _MAX_SHOWN = 4
 """Maximum number of weights that are listed by name."""
 
 
-def format_signature(
+def format_served_signature(
     name: str, inputs: Mapping[str, ServedArray], outputs: Mapping[str, ServedArray]
 ) -> str:
     """Formats the inputs and outputs of a signature; many weights are counted instead.
 
     >>> weights = {f"w{i}": ServedArray("float32", (25, 100)) for i in range(12)}
-    >>> format_signature("get_weights", {}, weights)
+    >>> format_served_signature("get_weights", {}, weights)
     'get_weights() -> (12 weights, 120.0 kB)'
     """
     sides = [
         _count_weights(arrays)
         if name in WEIGHT_SIGNATURES and len(arrays) > _MAX_SHOWN
-        else served_text(arrays)
+        else format_arrays(arrays)
         for arrays in (inputs, outputs)
     ]
     return f"{name}({sides[0]}) -> ({sides[1]})"
@@ -186,7 +186,7 @@ def choose_names(weights: Sequence[str]) -> list[str]:
     """
     # A name that is valid comes first, so that no other weight takes it.
     order = sorted(range(len(weights)), key=lambda i: not weights[i].isidentifier())
-    names = valid_names([weights[i] for i in order], "weight")
+    names = make_valid_names([weights[i] for i in order], "weight")
     return [name for _, name in sorted(zip(order, names, strict=True))]
 
 

@@ -33,11 +33,12 @@ from jax2tf_bridge.saving.serving._batching import (
     find_lengths,
     find_obstacle,
 )
-from jax2tf_bridge.saving.serving._precompile import cache_environment
+from jax2tf_bridge.saving.serving._precompile import make_cache_environment
 from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest
 from jax2tf_bridge.saving.signatures import Endpoint
 from jax2tf_bridge.serving_requests import (
     GRPC_PORT,
+    REST_DTYPES,
     REST_PORT,
     ExampleRequest,
     ServedName,
@@ -77,12 +78,6 @@ Serving takes up no other version, such as the one that a rollback publishes.
 
 _THREADS_PER_CORE = 4
 """TensorFlow Serving's default for --grpc_max_threads and --rest_api_num_threads."""
-
-_REST_DTYPES = frozenset(
-    {"bool", "string", "float32", "float64", "uint8", "uint32", "uint64"}
-    | {"int8", "int16", "int32", "int64"}
-)
-"""Dtypes that TensorFlow Serving reads and writes as JSON."""
 
 
 @dataclass(frozen=True)
@@ -238,7 +233,7 @@ def make_serving_instructions(
       model_name: the name of the model in requests.
       signatures: the signatures of the model. TensorFlow Serving joins requests of all or of none.
       platforms: the platforms that the modules for XLA were lowered for.
-      environment: environment variables for the server, such as `cache_environment`.
+      environment: environment variables for the server, such as `make_cache_environment`.
       cores: the number of cores of the serving machine; by default that of this machine.
       joins_requests: whether the model joins requests itself.
       configured: the folder of the versions, if models.config beside it lists the model.
@@ -362,7 +357,7 @@ def _write_rest_notes(signatures: Iterable[ServedSignature]) -> list[str]:
     texts, defaults = [], []
     for signature in signatures:
         arrays = [*signature.inputs.items(), *signature.outputs.items()]
-        unknown = {name: array for name, array in arrays if array.dtype not in _REST_DTYPES}
+        unknown = {name: array for name, array in arrays if array.dtype not in REST_DTYPES}
         if unknown:
             dtypes.update(dict.fromkeys(array.dtype for array in unknown.values()))
             texts.append(f"{signature.name} ({', '.join(unknown)})")
@@ -601,7 +596,7 @@ def _write_for_model(
         name.model,
         signatures,
         platforms=sorted(platforms),
-        environment=cache_environment(locate_served_cache(path.absolute()))
+        environment=make_cache_environment(locate_served_cache(path.absolute()))
         if has_programs
         else None,
         joins_requests=joins_requests,

@@ -59,7 +59,7 @@ def precompile(folder: Path, requests: Iterable[WarmUpRequest]) -> int:
     return sum(1 for _ in cache.iterdir())
 
 
-def cache_environment(cache: AnyPath) -> dict[str, str]:
+def make_cache_environment(cache: AnyPath) -> dict[str, str]:
     """Returns the environment variable with which TensorFlow reads the programs in a folder."""
     return {_FLAGS: f"{_format_cache_flag(cache)} --tf_xla_persistent_cache_read_only=true"}
 

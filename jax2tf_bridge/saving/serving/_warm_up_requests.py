@@ -23,7 +23,7 @@ from jax2tf_bridge.saving.buckets import (
 from jax2tf_bridge.saving.serving._precompile import extract_first_line
 from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, make_zeros
 from jax2tf_bridge.saving.signatures import Endpoint, check_preprocess, run_preprocess
-from jax2tf_bridge.signatures import NamedPort, ServedArray, avals_of, examples_of
+from jax2tf_bridge.signatures import NamedPort, ServedArray, avals_of, list_examples
 from jax2tf_bridge.to_tensorflow import can_have_shape
 from shape_poly import (
     Comparison,
@@ -407,7 +407,7 @@ def _convert_examples(endpoint: Endpoint) -> list[dict[str, tf.Tensor]]:
     """Converts the examples to tensors, with defaults for missing inputs."""
     specs, defaults = endpoint.saved_inputs(), endpoint.defaults()
     examples = []
-    for values in examples_of(endpoint.name, endpoint.signature):
+    for values in list_examples(endpoint.name, endpoint.signature):
         missing = [name for name in specs if name not in values and name not in defaults]
         if missing:
             raise SavingError(

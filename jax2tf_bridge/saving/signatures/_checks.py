@@ -21,7 +21,7 @@ _TAKEN = frozenset(
 )
 
 
-def check_names(signatures: Mapping[str, Signature]) -> tuple[str, ...]:
+def check_signature_names(signatures: Mapping[str, Signature]) -> tuple[str, ...]:
     """Lists the signatures' names.
 
     Raises:

@@ -32,7 +32,7 @@ from jax2tf_bridge.signatures import (
     Signature,
     SignatureInputs,
     as_op_aval,
-    examples_of,
+    list_examples,
     name_ports,
 )
 from jax2tf_bridge.to_tensorflow import Constants, StoredGradients, TracedOnce, call_flat, op_dtype
@@ -349,7 +349,9 @@ class Endpoint:
                 tuple(None if n in left_out else a for n, a in zip(names, args, strict=True)),
                 {k: None if k in left_out else v for k, v in kwargs.items()},
             )
-            for left_out in optional_subsets([n for n in defaults if n in names or n in kwargs])
+            for left_out in list_optional_subsets(
+                [n for n in defaults if n in names or n in kwargs]
+            )
         ]
         return tf.function(method, autograph=False), calls
 
@@ -402,7 +404,7 @@ class Endpoint:
         """
         return [
             {name: self._example_value(name, value) for name, value in example.items()}
-            for example in examples_of(self.name, self.signature)
+            for example in list_examples(self.name, self.signature)
         ]
 
     def _example_value(self, name: str, value: Any) -> Any:
@@ -528,10 +530,10 @@ def to_plain_containers(tree: TreeSpec) -> TreeSpec:
     return TreeSpec("tuple", children=children)
 
 
-def optional_subsets(optional: Sequence[str]) -> list[frozenset[str]]:
+def list_optional_subsets(optional: Sequence[str]) -> list[frozenset[str]]:
     """Lists the sets of inputs that a call may leave out: all subsets, or for many none and all.
 
-    >>> [sorted(names) for names in optional_subsets(["x", "y"])]
+    >>> [sorted(names) for names in list_optional_subsets(["x", "y"])]
     [[], ['x'], ['y'], ['x', 'y']]
     """
     if len(optional) > _MAX_TRIED:

@@ -23,10 +23,10 @@ from jax2tf_bridge.signatures import (
     Matching,
     PathWeights,
     check_types,
-    differences,
     find_prefixes,
-    match,
-    names_of,
+    format_mismatches,
+    match_paths,
+    name_paths,
     normalize_separators,
     open_params,
 )
@@ -102,11 +102,11 @@ def assign_weights(
     """
     with open_params(weights) as opened, tf.init_scope():
         source = opened if isinstance(opened, PathWeights) else PathWeights.of_state(opened)
-        saved = saved_weights(model)
-        variables = model_variables(model) if saved is None else saved
+        saved = get_saved_weights(model)
+        variables = find_variables(model) if saved is None else saved
         paths_by_name = _map_names(source, rename, saved)
         targets = {name: variable.names for name, variable in variables.items()}
-        matching = match(targets, paths_by_name)
+        matching = match_paths(targets, paths_by_name)
         if saved is not None and rename is None and matching.missing:
             matching = _match_keys_as_paths(matching, targets, paths_by_name)
         if (matching.missing or matching.unexpected) and not (partial and matching.pairs):
@@ -155,10 +155,12 @@ def _map_names(
         paths_by_name[name] = path
     if rename is not None or saved is None:
         return paths_by_name
-    return dict(zip(_name_paths(saved, list(paths_by_name)), paths_by_name.values(), strict=True))
+    return dict(
+        zip(_name_paths_as_saved(saved, list(paths_by_name)), paths_by_name.values(), strict=True)
+    )
 
 
-def _name_paths(saved: Mapping[str, Any], paths: Sequence[str]) -> tuple[str, ...]:
+def _name_paths_as_saved(saved: Mapping[str, Any], paths: Sequence[str]) -> tuple[str, ...]:
     """Names paths as `save` would, if the model can have all of these names.
 
     Raises:
@@ -166,10 +168,10 @@ def _name_paths(saved: Mapping[str, Any], paths: Sequence[str]) -> tuple[str, ..
         other numbers, so the path of a number is unknown.
     """
     keys = [_split_path(path) for path in paths]
-    names = names_of(keys)
+    names = name_paths(keys)
     alike: dict[str, list[int]] = {}
     for i, own_keys in enumerate(keys):
-        alike.setdefault(names_of([own_keys])[0].lower(), []).append(i)
+        alike.setdefault(name_paths([own_keys])[0].lower(), []).append(i)
     for plain, group in alike.items():
         numbered = re.compile(rf"{re.escape(normalize_separators(plain))}(_[0-9]+)?", re.IGNORECASE)
         there = (
@@ -197,7 +199,7 @@ def _match_keys_as_paths(
     missing, unexpected = set(matching.missing), set(matching.unexpected)
     further = {
         name: by_path[path]
-        for name, path in match(targets, by_path).pairs.items()
+        for name, path in match_paths(targets, by_path).pairs.items()
         if name in missing and by_path[path] in unexpected
     }
     return Matching(
@@ -218,7 +220,7 @@ def _make_matching_error(
     matching: Matching, variables: Mapping[str, NamedVariable], source: PathWeights
 ) -> StructureError:
     described = {name: _describe(variables[name]) for name in matching.missing}
-    lines = differences(described, matching.unexpected, variables)
+    lines = format_mismatches(described, matching.unexpected, variables)
     hints = ["partial=True assigns what fits."] if matching.pairs else []
     if not source.leaves or "" in source.leaves:
         hints = ["These are not a tree of weights. Pass a state dict, or the path of a file."]
@@ -288,7 +290,7 @@ class NamedVariable:
         return tuple(tf.TensorShape(self.variable.shape).as_list())
 
 
-def saved_weights(model: Any) -> dict[str, NamedVariable] | None:
+def get_saved_weights(model: Any) -> dict[str, NamedVariable] | None:
     """Returns the weights of a loaded model that `save` wrote, by name; None for other models.
 
     Weights in boxes have a second name without the box, as in state dicts of flax.nnx.
@@ -305,7 +307,7 @@ def saved_weights(model: Any) -> dict[str, NamedVariable] | None:
     }
 
 
-def model_variables(model: Any) -> dict[str, NamedVariable]:
+def find_variables(model: Any) -> dict[str, NamedVariable]:
     """Returns the variables of a model by their likeliest names.
 
     Args:

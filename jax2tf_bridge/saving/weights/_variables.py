@@ -22,7 +22,7 @@ from jax2tf_bridge.portable import (
     is_accepted_as,
 )
 from jax2tf_bridge.saved_model import is_fast
-from jax2tf_bridge.signatures import PARAMS, WeightLeaf, weight_leaves
+from jax2tf_bridge.signatures import PARAMS, WeightLeaf, match_weights
 from jax2tf_bridge.to_tensorflow import (
     Key,
     cast_if_needed,
@@ -80,16 +80,17 @@ class Weights:
         params: Any,
         trainable: bool | str | Sequence[str] = True,
         *,
-        stored_as: Mapping[str, str] = MappingProxyType({}),
+        variable_dtypes: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Finds no weights yet.
 
         Args:
-          params: the weights, as for `leaves_for`.
+          params: the weights, as for `match_leaves`.
           trainable: whether they are trainable, or prefixes of the names of those that are.
-          stored_as: maps dtypes that variables cannot have to the dtypes that they have instead.
+          variable_dtypes: maps dtypes that variables cannot have to the dtypes that they have
+            instead.
         """
-        self._params, self._stored_as = params, stored_as
+        self._params, self._variable_dtypes = params, variable_dtypes
         self._trainable: bool | tuple[str, ...] = (
             trainable
             if isinstance(trainable, bool)
@@ -108,15 +109,16 @@ class Weights:
           SavingError: another function has other names for them.
         """
         tree = portable.first_argument
-        leaves = weight_leaves(portable, self._params)
+        leaves = match_weights(portable, self._params)
         known = tree in self._trees
         for leaf in leaves:
             name, aval = leaf.name, leaf.aval
             if name not in self._by_name:
                 trained = is_trainable(name, aval, self._trainable)
-                stored = leaf.stored_as(self._stored_as.get(op_dtype(leaf.aval, leaf.path).name))
-                variable = make_variable(stored, trainable=trained, name=name)
-                self._by_name[name] = SavedVariable(PARAMS, stored, variable)
+                dtype = self._variable_dtypes.get(op_dtype(aval, leaf.path).name)
+                saved_leaf = leaf if dtype is None else leaf.convert(dtype)
+                variable = make_variable(saved_leaf, trainable=trained, name=name)
+                self._by_name[name] = SavedVariable(PARAMS, saved_leaf, variable)
                 self._leaves[name] = leaf
             elif not known and self._leaves[name].value is not leaf.value:
                 path = self._leaves[name].path
