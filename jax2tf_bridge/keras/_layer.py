@@ -18,7 +18,7 @@ from jax2tf_bridge.keras._jax_function import JaxFunction
 from jax2tf_bridge.keras._model import LayerConstants, LayerModel, LayerOptions, LayerWeight
 from jax2tf_bridge.keras._sources import resolve_source
 from jax2tf_bridge.portable import AUTO, HoldsPortable, PolyConstraints, PortableFunction
-from jax2tf_bridge.saving.weights import read_prefixes
+from jax2tf_bridge.saving import read_prefixes
 from jax2tf_bridge.signatures import format_mismatches
 from jax2tf_bridge.targets import Target
 from jax2tf_bridge.to_tensorflow import EagerConstants, opaque_to_autograph

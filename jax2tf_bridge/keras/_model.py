@@ -25,8 +25,8 @@ from jax2tf_bridge.portable import (
     TreeSpec,
     apply_target,
 )
+from jax2tf_bridge.saving import check_prefixes, has_prefix, is_trainable
 from jax2tf_bridge.saving.signatures import choose_order
-from jax2tf_bridge.saving.weights import check_prefixes, has_prefix, is_trainable
 from jax2tf_bridge.signatures import (
     PathWeights,
     WeightLeaf,

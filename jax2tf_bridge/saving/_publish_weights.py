@@ -43,8 +43,8 @@ from jax2tf_bridge.saved_model import (
     VariableEntry,
     read_sidecar,
 )
+from jax2tf_bridge.saving._variables import LITERT_VARIABLES, as_saved, renew_fingerprint
 from jax2tf_bridge.saving._weight_signatures import choose_names, make_initial_key
-from jax2tf_bridge.saving.weights import LITERT_VARIABLES, as_saved, renew_fingerprint
 from jax2tf_bridge.signatures import PARAMS, PathWeights, convert_array, match_leaves, name_leaves
 from jax2tf_bridge.storage import AnyPath, on_disk
 

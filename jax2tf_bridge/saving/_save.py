@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,9 @@ from jax2tf_bridge.publishing import (
     share_programs,
 )
 from jax2tf_bridge.saved_model import (
+    GRAPH_FILE,
     SERVING_DEFAULT,
+    VARIABLES_FOLDER,
     ArrayEntry,
     ConstantEntry,
     Sidecar,
@@ -32,30 +34,28 @@ from jax2tf_bridge.saved_model import (
     check_place,
     write_sidecar,
 )
-from jax2tf_bridge.saving._bucket_options import BucketOptions, add_buckets, check_bucket_options
+from jax2tf_bridge.saving._bucket_options import add_buckets
+from jax2tf_bridge.saving._options import SaveOptions, check_signatures
 from jax2tf_bridge.saving._report import (
     SavedModel,
     SavedSignature,
     describe_variable,
-    forgotten_update_notes,
-    key_notes,
-    missing_gradient_notes,
-    statistics_notes,
-    unused_key_notes,
+    iterate_notes,
 )
-from jax2tf_bridge.saving._weight_signatures import (
-    INITIAL,
-    WeightSignature,
-    WeightSignatures,
-    check_weight_signatures,
+from jax2tf_bridge.saving._variables import (
+    LITERT_VARIABLES,
+    ConstantVariables,
+    SavedVariable,
+    Weights,
+    hold_values,
+    write_values,
 )
+from jax2tf_bridge.saving._weight_signatures import INITIAL, WeightSignatures
 from jax2tf_bridge.saving.buckets import BUCKETS
 from jax2tf_bridge.saving.serving import (
     Batching,
-    check_batching,
     check_joinable,
     join_requests,
-    make_no_buckets_error,
     make_warm_up_requests,
     precompile,
     write_instructions,
@@ -66,100 +66,33 @@ from jax2tf_bridge.saving.signatures import (
     UpdateLock,
     WeightedFunction,
     WeightLock,
-    check_preprocess,
-    check_signature_names,
-    check_size,
-    check_takes_params,
-    check_vjp_order,
     choose_order,
     describe_arrays,
     list_optional_subsets,
     list_resources,
     wrap_call,
 )
-from jax2tf_bridge.saving.weights import (
-    LITERT_VARIABLES,
-    ConstantVariables,
-    SavedVariable,
-    Weights,
-    hold_values,
-    write_values,
-)
-from jax2tf_bridge.signatures import NamedPort, Sides, Signature, SignatureInputs, open_params
+from jax2tf_bridge.signatures import NamedPort, Sides, Signature, open_params
 from jax2tf_bridge.storage import as_path, whole_directory
 from jax2tf_bridge.to_tensorflow import check_function, tf_compat
 from shape_poly import shape_text
 
 _EXAMPLE = Argument("example", Blank("{...}"), code="Signature(..., example={...})")
 
-
-@dataclass(frozen=True)
-class SaveOptions:
-    """Options of `save` that do not concern an export; `save` explains them.
-
-    Attributes:
-      trainable: whether floating-point weights are trainable; or prefixes of the trainable weights'
-        names, as "dense".
-      vjp_order: the number of orders of gradients to save; by default those that a function holds,
-        and at least one.
-      buckets: the sizes that the functions run at.
-      warm_up: whether to write requests that TensorFlow Serving replays when it loads the model.
-      precompile: whether to store the programs that XLA compiles for these requests.
-      batching: how the signatures join concurrent requests; None keeps them apart.
-      overwrite: whether to replace an existing SavedModel, on disk; nothing else is replaced.
-      weight_signatures: further signatures for the weights that signatures change.
-      for_litert: whether LiteRT runs the signatures that change weights. It has no locks, and
-        variables of few dtypes.
-      needs_inputs: whether further signatures without inputs get one, as LiteRT's calibrator needs.
-      shares_names: whether outputs may have the names of inputs in a graph for converters, as in
-        TensorFlow.js.
-    """
-
-    trainable: bool | str | Sequence[str] = True
-    vjp_order: int | None = None
-    buckets: BucketOptions = field(default_factory=BucketOptions)
-    warm_up: bool = True
-    precompile: bool = False
-    batching: Batching | None = None
-    overwrite: bool = False
-    weight_signatures: Sequence[WeightSignature] = ()
-    for_litert: bool = False
-    needs_inputs: bool = False
-    shares_names: bool = False
-
-    def check(self, signatures: Sequence[SignatureInputs]) -> None:
-        """Checks the options against the signatures' inputs, before exports that take minutes.
-
-        Raises:
-          SavingError, ShapeError: an option names an unknown signature, input or dimension
-            variable, or contradicts another.
-          GradientError: `vjp_order` is negative.
-        """
-        check_vjp_order(self.vjp_order)
-        check_batching(self.batching)
-        names = check_signature_names({each.name: each.signature for each in signatures})
-        check_weight_signatures(self.weight_signatures, names)
-        for each in signatures:
-            check_preprocess(each.name, each.signature)
-            each.check_value_names()
-        check_bucket_options(signatures, self.buckets)
-        if self.batching is None or self.buckets.chosen:
-            return
-        for each in signatures:
-            if not each.signature.padding.buckets:
-                raise make_no_buckets_error(each.name)
+_MAX_GRAPH_BYTES = 2**31 - 1 - (1 << 20)
+"""Maximum size of the modules in bytes: that of saved_model.pb, less room for the rest."""
 
 
 def save_functions(
     path: str | os.PathLike[str],
     signatures: Mapping[str, Signature],
     params: Any = None,
-    options: SaveOptions = SaveOptions(),
+    options: SaveOptions | None = None,
 ) -> SavedModel:
     """Writes a SavedModel of portable functions; neither JAX nor the bridge is needed to load it.
 
-    This is `save` for signatures whose functions are portable functions already; it raises what
-    `save` raises, apart from errors of exports.
+    This is `save` for signatures with portable functions; it raises the same errors, apart from
+    those of exports.
 
     Args:
       path: the directory, on disk or behind a scheme, which appears complete or not at all.
@@ -168,13 +101,14 @@ def save_functions(
         dict, or a file of msgpack or safetensors.
       options: the options.
     """
-    names = check_signature_names(signatures)
+    options = options or SaveOptions()
+    check_signatures(signatures)
     path = as_path(path)
     check_place(path)
     with (
         open_params(params) as tree,
         # First, so that an obstacle at `path` is reported before the long work.
-        whole_directory(path, overwrite=options.overwrite, has="saved_model.pb") as folder,
+        whole_directory(path, overwrite=options.overwrite, has=GRAPH_FILE) as folder,
     ):
         is_updating = any(each.updates_params for each in signatures.values())
         weights = Weights(
@@ -184,37 +118,25 @@ def save_functions(
         )
         constants = ConstantVariables()
         lock = UpdateLock() if is_updating and not options.for_litert else WeightLock()
-        plain = [
-            _make_endpoint(
-                name,
-                signatures[name],
-                weights,
-                constants,
-                options.vjp_order,
-                lock,
-                tree is not None,
-            )
-            for name in names
+        endpoints = [
+            _make_endpoint(name, signature, weights, constants, options.vjp_order, lock)
+            for name, signature in signatures.items()
         ]
         # `save` checked them before the export; AUTO may have added variables since.
-        options.check([e.signature_inputs() for e in plain])
-        check_size({e.name: _iterate_orders(e.portable, e.function.order) for e in plain})
+        options.check([e.signature_inputs() for e in endpoints])
+        _check_size({e.name: _iterate_orders(e.portable, e.function.order) for e in endpoints})
         saved_weights = weights.weights()
-        _check_updated_paths(plain, saved_weights)
+        _check_updated_paths(endpoints, saved_weights)
         extra = WeightSignatures.of(
             options.weight_signatures,
-            plain,
+            endpoints,
             saved_weights,
             lock,
             needs_inputs=options.needs_inputs,
         )
-        variables = [
-            *saved_weights,
-            *extra.initial.values(),
-            *constants.variables.values(),
-        ]
+        variables = [*saved_weights, *extra.initial.values(), *constants.variables.values()]
         endpoints = add_buckets(
-            plain, options.buckets, before_trials=lambda: hold_values(variables)
+            endpoints, options.buckets, before_trials=lambda: hold_values(variables)
         )
         if options.batching is not None:
             check_joinable(endpoints)
@@ -227,10 +149,9 @@ def save_functions(
         )
         root = _make_root(endpoints, variables)
         served = _write_model(root, endpoints, extra, folder, options.batching)
-        if not options.shares_names:
-            for endpoint in endpoints:
-                if endpoint.portable.target.for_converters:
-                    _check_output_names(endpoint.name, *served[endpoint.name])
+        for endpoint in endpoints:
+            if endpoint.portable.target.for_converters and not options.shares_names:
+                _check_output_names(endpoint.name, *served[endpoint.name])
         write_values(folder, variables)
         _write_defaults(folder, {e.name: e.defaults() for e in endpoints})
         _write_sidecar(folder, endpoints, saved_weights, constants, options.batching)
@@ -241,11 +162,13 @@ def save_functions(
             write_warm_up(folder, requests)
         if options.precompile:
             precompile(folder, compiled)
-        sizes = _file_sizes(folder)
-        replaced = list_program_names(path) if path.name.isdecimal() else set()
-        if path.name.isdecimal():
+        graph_bytes = (folder / GRAPH_FILE).stat().st_size
+        variable_bytes = sum(f.stat().st_size for f in (folder / VARIABLES_FOLDER).iterdir())
+        old_programs = set[str]()
+        if path.name.isdecimal():  # a version
+            old_programs = list_program_names(path)
             share_programs(folder, path.parent)
-    if replaced:
+    if old_programs:
         remove_unused_programs(path.parent, published_versions(path.parent).values())
     trained = tuple(w.name for w in saved_weights if w.variable.trainable)
     return SavedModel(
@@ -260,14 +183,10 @@ def save_functions(
         {w.name: describe_variable(w.variable) for w in saved_weights},
         trained,
         {name: describe_variable(c.variable) for name, c in constants.variables.items()},
-        *sizes,
+        graph_bytes,
+        variable_bytes,
         (
-            *(statistics_notes(trained) if options.trainable is True else ()),
-            *forgotten_update_notes(endpoints),
-            *missing_gradient_notes(endpoints),
-            *key_notes(endpoints),
-            *unused_key_notes(endpoints),
-            *(note for e in endpoints if e.padded for note in e.padded.notes),
+            *iterate_notes(endpoints, trained, is_chosen=options.trainable is not True),
             *request_notes,
         ),
         serving_from=lambda place: write_instructions(
@@ -282,25 +201,22 @@ def save_functions(
 
 
 def _check_compilable(endpoints: Sequence[Endpoint]) -> None:
-    if not _list_compiled(endpoints):
-        reason = "TensorFlow runs its own operations as they are"
-        if any(e.portable.target.xla for e in endpoints):
-            reason = "running a signature that changes weights would change them"
-        raise SavingError(
-            Message(
-                Argument("precompile", True),
-                f" has nothing to compile: {reason}. Leave it out.",
-            )
-        )
+    if _list_compiled(endpoints):
+        return
+    reason = "TensorFlow runs its own operations as they are"
+    if any(e.portable.target.xla for e in endpoints):
+        reason = "running a signature that changes weights would change them"
+    problem = f" has nothing to compile: {reason}. Leave it out."
+    raise SavingError(Message(Argument("precompile", True), problem))
 
 
 def _list_compiled(endpoints: Sequence[Endpoint]) -> set[str]:
-    """Lists the signatures that XLA can compile before requests come."""
+    """Lists the signatures that XLA can compile ahead."""
     return {e.name for e in endpoints if e.portable.target.xla and not e.function.updates}
 
 
 def _make_no_requests_error(notes: Sequence[Message | str]) -> SavingError:
-    """Makes the error for a model to precompile without requests; `notes` say why it has none."""
+    """Makes the error for `precompile` without requests; `notes` say why there are none."""
     open_sizes = "each signature has open sizes, and neither buckets nor an example"
     reason = notes[0] if notes else open_sizes
     hint = () if notes else (" Give ", BUCKETS, ", or ", _EXAMPLE, ", or leave it out.")
@@ -315,16 +231,15 @@ def _make_endpoint(
     constants: ConstantVariables,
     vjp_order: int | None,
     lock: WeightLock,
-    has_params: bool,
 ) -> Endpoint:
     portable = as_portable_function(signature.function, f"The signature {name} of save")
     check_function(portable)
-    takes = has_params if signature.takes_params is None else signature.takes_params
-    check_takes_params(name, portable, takes=takes, has_params=has_params)
+    takes = weights.exist if signature.takes_params is None else signature.takes_params
+    _check_params(name, portable, takes=takes, exist=weights.exist)
     if signature.updates_params:
         _check_updates(name, portable, takes=takes)
         vjp_order = vjp_order or 0
-    own = weights.for_function(portable) if takes else []
+    variables = weights.for_function(portable) if takes else []
     order = choose_order(portable, vjp_order)
     try:
         for function in _iterate_orders(portable, order or 0):
@@ -341,21 +256,35 @@ def _make_endpoint(
             )
         ) from e
     signature = replace(signature, takes_params=takes)
-    weighted = WeightedFunction(name, signature, own, constants, order, lock)
-    return Endpoint(name, signature, weighted)
+    function = WeightedFunction(name, signature, variables, constants, order, lock)
+    return Endpoint(name, signature, function)
 
 
 def _check_updated_paths(endpoints: Sequence[Endpoint], weights: Sequence[SavedVariable]) -> None:
-    """Raises if a function that changes weights has them in other containers than another one."""
-    known = {weight.leaf.path for weight in weights}
+    """Raises if a function changes a weight that another function has in other containers."""
+    paths = {weight.leaf.path for weight in weights}
     for endpoint in endpoints:
         for path in endpoint.function.updated_paths.values():
-            if path not in known:
+            if path not in paths:
                 raise SavingError(
                     f"The signature {endpoint.name} changes {path}, which another signature has at "
                     "another path: the functions were exported with weights in different "
                     "containers. Export all of them with the same."
                 )
+
+
+def _check_params(name: str, portable: PortableFunction, *, takes: bool, exist: bool) -> None:
+    """Raises if a function takes weights that do not exist, or has no argument for them."""
+    if takes and not exist:
+        raise SavingError(
+            f"The signature {name} has takes_params=True, but save got no params. "
+            "Pass params=..., or leave out takes_params."
+        )
+    if takes and not portable.argument_names:
+        raise SavingError(
+            f"save got params, and {portable.name} of the signature {name} has no positional "
+            "argument to take them. Give its Signature takes_params=False."
+        )
 
 
 def _check_updates(name: str, portable: PortableFunction, *, takes: bool) -> None:
@@ -373,6 +302,18 @@ def _check_updates(name: str, portable: PortableFunction, *, takes: bool) -> Non
         )
 
 
+def _check_size(portables: Mapping[str, Iterable[PortableFunction]]) -> None:
+    """Raises if the modules, by signature, do not fit into a graph."""
+    sizes = {name: sum(len(r.module.data) for r in each) for name, each in portables.items()}
+    if sum(sizes.values()) > _MAX_GRAPH_BYTES:
+        each = ", ".join(f"{name}: {size / 1e9:.2f} GB" for name, size in sizes.items())
+        raise SavingError(
+            f"The modules take {sum(sizes.values()) / 1e9:.2f} GB ({each}), and a SavedModel's "
+            "graph holds less than 2.15 GB. Arrays that the function computes with NumPy, or "
+            "captures in a form that is not lifted, are the usual reason: pass them as params."
+        )
+
+
 def _iterate_orders(portable: PortableFunction, order: int) -> Iterator[PortableFunction]:
     yield portable
     for _ in range(order):
@@ -382,7 +323,7 @@ def _iterate_orders(portable: PortableFunction, order: int) -> Iterator[Portable
 
 
 class _SavedObject(tf.Module):  # type: ignore[misc]
-    # tf.Module collects these for Python only; as attributes they are saved.
+    # The properties of tf.Module exist in Python only; TensorFlow saves attributes.
     variables: Any = None
     trainable_variables: Any = None
 
@@ -455,7 +396,7 @@ def _write_model(
 
 @contextlib.contextmanager
 def _without_log_of_folder() -> Iterator[None]:
-    """Hides the line "Assets written to", which notebooks show: the folder is a temporary one."""
+    """Hides TensorFlow's line "Assets written to", which names a temporary folder."""
 
     def is_shown(record: logging.LogRecord) -> bool:
         return not str(record.msg).startswith("Assets written to")
@@ -470,12 +411,12 @@ def _without_log_of_folder() -> Iterator[None]:
 
 def _check_output_names(name: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
     """Raises if an output has an input's name: tf2onnx fails on it, and OpenVINO drops it."""
-    both = [repr(output) for output in outputs if output in inputs]
-    if both:
-        example = f"{both[0][:-1]}_out'"
+    shared = [output for output in outputs if output in inputs]
+    if shared:
         raise SavingError(
-            f"The signature {name} has outputs with names of inputs: {', '.join(both)}. tf2onnx "
-            f"and OpenVINO need different names. Rename the outputs, for example to {example}."
+            f"The signature {name} has outputs with names of inputs: "
+            f"{', '.join(map(repr, shared))}. tf2onnx and OpenVINO need different names. Rename "
+            f"the outputs, for example to '{shared[0]}_out'."
         )
 
 
@@ -511,11 +452,6 @@ def _trace(endpoint: Endpoint) -> tuple[Any, Any, Any]:
     for args, kwargs in calls:
         method.get_concrete_function(*args, **kwargs)
     return named, method, signature
-
-
-def _file_sizes(folder: Path) -> tuple[int, int]:
-    graph = (folder / "saved_model.pb").stat().st_size
-    return graph, sum(f.stat().st_size for f in (folder / "variables").iterdir())
 
 
 def _write_sidecar(
@@ -585,7 +521,7 @@ def _make_array_entries(ports: Iterable[NamedPort]) -> dict[str, ArrayEntry]:
 def _write_defaults(folder: Path, defaults: Mapping[str, Mapping[str, tf.Tensor]]) -> None:
     """Writes defaults into the signatures of a SavedModel.
 
-    tf.saved_model.save would take them from a function's own defaults, but fails on tensors.
+    tf.saved_model.save would take the defaults of a Python function, but fails on tensors.
 
     Raises:
       SavingError: this TensorFlow has no defaults for inputs.
@@ -597,7 +533,7 @@ def _write_defaults(folder: Path, defaults: Mapping[str, Mapping[str, tf.Tensor]
         raise SavingError(
             f"TensorFlow {tf.__version__} has no defaults for inputs: leave out `defaults`."
         )
-    file = folder / "saved_model.pb"
+    file = folder / GRAPH_FILE
     model = message.FromString(file.read_bytes())
     for graph in model.meta_graphs:
         for name, values in defaults.items():
@@ -606,5 +542,5 @@ def _write_defaults(folder: Path, defaults: Mapping[str, Mapping[str, tf.Tensor]
                     tf.make_tensor_proto(value.numpy())
                 )
     file.write_bytes(model.SerializeToString(deterministic=True))
-    # It holds a checksum of the previous graph.
+    # The fingerprint holds a checksum of the previous graph.
     (folder / "fingerprint.pb").unlink(missing_ok=True)

@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from jax2tf_bridge._utils import did_you_mean, in_units
 from jax2tf_bridge.errors import Argument, Message, SavingError
+from jax2tf_bridge.saving._variables import SavedVariable, make_variable
 from jax2tf_bridge.saving.signatures import Endpoint, WeightLock, assign_all
-from jax2tf_bridge.saving.weights import SavedVariable, make_variable
 from jax2tf_bridge.signatures import ServedArray, Sides, format_arrays, make_valid_names
 
 WeightSignature: TypeAlias = Literal["get_weights", "set_weights", "reset_weights"]

@@ -21,7 +21,7 @@ from jax2tf_bridge import (
     to_tf,
 )
 from jax2tf_bridge.errors import ModuleError, SavingError, UnsupportedByTargetError
-from jax2tf_bridge.saving.weights import Weights
+from jax2tf_bridge.saving._variables import Weights
 
 # Private: a seam is what is tested.
 from jax2tf_bridge.targets._tf_compat import SEAM as PORTABLE_SEAM

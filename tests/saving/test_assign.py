@@ -22,7 +22,7 @@ from jax2tf_bridge.errors import (
 from jax2tf_bridge.saving import WeightsReport, assign_weights
 
 # Private: the names of all variables, which assign_weights shows only in errors.
-from jax2tf_bridge.saving.weights._assign import find_variables
+from jax2tf_bridge.saving._assign_weights import find_variables
 from tests.tensorflow_process import run_in_tensorflow
 
 KERNEL = np.arange(6, dtype=np.float32).reshape(3, 2)

@@ -17,7 +17,7 @@ from jax2tf_bridge.errors import ShapeError, StructureError
 from jax2tf_bridge.saving import assign_weights
 
 # Private: the names of all variables, which assign_weights shows only in errors.
-from jax2tf_bridge.saving.weights._assign import find_variables
+from jax2tf_bridge.saving._assign_weights import find_variables
 from jax2tf_bridge.signatures._params import match_paths
 
 ONE = np.float32(1)

@@ -22,7 +22,7 @@ from jax2tf_bridge import (
     write_function,
 )
 from jax2tf_bridge.errors import FunctionError, GradientError
-from jax2tf_bridge.saving.weights import Weights
+from jax2tf_bridge.saving._variables import Weights
 from jax2tf_bridge.signatures import make_valid_names
 from tests.saving.saved_functions import DENSE, PARAMS, X, dense
 

@@ -19,10 +19,16 @@ from jax2tf_bridge.portable import LEAF, Aval, TreeSpec
 from jax2tf_bridge.saved_model import append_tensors
 
 # Private: no fast checksum is installed.
-from jax2tf_bridge.saving.weights import SavedVariable, _variables, make_variable, renew_fingerprint
+from jax2tf_bridge.saving import _variables
 
 # Private: a checkpoint that TensorFlow would have written otherwise.
-from jax2tf_bridge.saving.weights._checkpoint import check_keys, to_new_tensor
+from jax2tf_bridge.saving._variables import (
+    SavedVariable,
+    check_keys,
+    make_variable,
+    renew_fingerprint,
+    to_new_tensor,
+)
 from jax2tf_bridge.signatures import WeightLeaf, name_leaves
 from tests.sampling import sampled
 

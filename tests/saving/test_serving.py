@@ -23,10 +23,9 @@ from jax2tf_bridge.saving.buckets import Bucketing, make_bucketing
 
 # Private: instructions for signatures that no saved model of the tests has, and requests for a
 # model that TensorFlow saved.
-from jax2tf_bridge.saving.serving import ServedSignature, _precompile, precompile
+from jax2tf_bridge.saving.serving import ServedSignature, _warm_up, precompile
 from jax2tf_bridge.saving.serving._instructions import make_serving_instructions
-from jax2tf_bridge.saving.serving._precompile import make_cache_environment
-from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, make_zeros
+from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, make_cache_environment, make_zeros
 from jax2tf_bridge.saving.serving._warm_up_requests import make_bucket_requests
 from jax2tf_bridge.signatures import ServedArray
 from tests.fresh_process import run_python
@@ -416,6 +415,6 @@ def test_a_process_that_fails(
 ) -> None:
     code, stderr = ended
     done = subprocess.CompletedProcess([], code, "", stderr)
-    monkeypatch.setattr(_precompile, "subprocess", SimpleNamespace(run=lambda *_, **__: done))
+    monkeypatch.setattr(_warm_up, "subprocess", SimpleNamespace(run=lambda *_, **__: done))
     with pytest.raises(SavingError, match=f"to compile it ahead: {told}$"):
         precompile(tmp_path, [])

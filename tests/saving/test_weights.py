@@ -31,7 +31,7 @@ from jax2tf_bridge.saving import _publish_weights as _weights
 from jax2tf_bridge.saving import publish_weights
 
 # Private: fingerprints with fields that no TensorFlow writes yet.
-from jax2tf_bridge.saving.weights._checkpoint import replace_checkpoint_digest
+from jax2tf_bridge.saving._variables import replace_checkpoint_digest
 from tests.fresh_process import run_python
 
 X = np.ones((2, 3), np.float32)

@@ -33,8 +33,7 @@ from jax2tf_bridge.saving.serving._batching import (
     find_lengths,
     find_obstacle,
 )
-from jax2tf_bridge.saving.serving._precompile import make_cache_environment
-from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest
+from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, make_cache_environment
 from jax2tf_bridge.saving.signatures import Endpoint
 from jax2tf_bridge.serving_requests import (
     GRPC_PORT,

@@ -20,8 +20,7 @@ from jax2tf_bridge.saving.buckets import (
     find_sizes,
     format_sizes,
 )
-from jax2tf_bridge.saving.serving._precompile import extract_first_line
-from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, make_zeros
+from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, extract_first_line, make_zeros
 from jax2tf_bridge.saving.signatures import Endpoint, check_preprocess, run_preprocess
 from jax2tf_bridge.signatures import NamedPort, ServedArray, avals_of, list_examples
 from jax2tf_bridge.to_tensorflow import can_have_shape

@@ -1,9 +1,5 @@
 """Signatures: named inputs and outputs around a portable function."""
 
-from jax2tf_bridge.saving.signatures._checks import check_signature_names as check_signature_names
-from jax2tf_bridge.saving.signatures._checks import check_size as check_size
-from jax2tf_bridge.saving.signatures._checks import check_takes_params as check_takes_params
-from jax2tf_bridge.saving.signatures._checks import check_vjp_order as check_vjp_order
 from jax2tf_bridge.saving.signatures._endpoint import Endpoint as Endpoint
 from jax2tf_bridge.saving.signatures._endpoint import PaddedCall as PaddedCall
 from jax2tf_bridge.saving.signatures._endpoint import WeightedFunction as WeightedFunction

@@ -24,9 +24,9 @@ from jax2tf_bridge.portable import (
     get_stored_functions,
     is_accepted_as,
 )
+from jax2tf_bridge.saving._variables import convert_stored
 from jax2tf_bridge.saving.buckets import Bucketing, Inputs, NamedCall, PieceGradients
 from jax2tf_bridge.saving.signatures._updates import Results, WeightLock, assign_all
-from jax2tf_bridge.saving.weights import convert_stored
 from jax2tf_bridge.signatures import (
     NamedPort,
     Signature,

@@ -12,7 +12,7 @@ import tensorflow as tf
 from jax2tf_bridge._utils import array_type_text, did_you_mean
 from jax2tf_bridge.errors import DTypeError, SavingError, ShapeError, StructureError, format_bullets
 from jax2tf_bridge.portable import Aval, PortableFunction, TreeSpec
-from jax2tf_bridge.saving.weights import convert_stored
+from jax2tf_bridge.saving._variables import convert_stored
 from jax2tf_bridge.signatures import as_op_aval
 
 _WEIGHTS = "params"
