@@ -127,7 +127,7 @@ def test_rows_that_see_each_other_are_refused(tmp_path: Path) -> None:
         (
             {"buckets": {"b": [1]}, "expected_sizes": [1]},
             SavingError,
-            r"^save was given buckets and expected_sizes, .*\. Leave out one of them\.$",
+            r"^save got both buckets and expected_sizes, .*\. Leave out one of them\.$",
         ),
     ],
 )

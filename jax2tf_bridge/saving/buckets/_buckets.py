@@ -123,6 +123,7 @@ def make_bucketing(
     constraints: Iterable[str] = (),
     pad_values: Mapping[str, Any] | None = None,
     unchecked: Sequence[str] = (),
+    has_preprocess: bool = False,
 ) -> Bucketing:
     """Checks buckets against their signature.
 
@@ -140,6 +141,7 @@ def make_bucketing(
       pad_values: the number with which each input is padded. Zero is the default, so the result
         leaves zeros out.
       unchecked: the variables whose padding is not tried.
+      has_preprocess: whether a preprocess computes the inputs.
 
     Raises:
       ShapeError: the buckets do not fit; the message says which, why, and what would fit.
@@ -161,6 +163,7 @@ def make_bucketing(
         SymbolicScope(constraints, check=False).constraints,
         dict(pad_values or {}),
         check_unchecked(name, unchecked, sizes),
+        has_preprocess=has_preprocess,
     )
     bucketing = replace(bucketing, oversize=_complete_oversize(bucketing, oversize))
     _check_masks(bucketing)

@@ -21,7 +21,7 @@ from jax2tf_bridge.saving.buckets import (
     format_sizes,
 )
 from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, extract_first_line, make_zeros
-from jax2tf_bridge.saving.signatures import Endpoint, check_preprocess, run_preprocess
+from jax2tf_bridge.saving.signatures import Endpoint, run_preprocess
 from jax2tf_bridge.signatures import NamedPort, ServedArray, avals_of, list_examples
 from jax2tf_bridge.to_tensorflow import can_have_shape
 from shape_poly import (
@@ -276,7 +276,6 @@ def make_example_arguments(endpoint: Endpoint) -> dict[str, np.ndarray[Any, Any]
     Raises:
       SavingError: as for `make_warm_up_requests`.
     """
-    check_preprocess(endpoint.name, endpoint.signature)
     examples = _convert_examples(endpoint)
     if not examples:
         return {}
