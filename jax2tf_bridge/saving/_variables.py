@@ -7,6 +7,7 @@ graph; then the bridge appends the values.
 
 from __future__ import annotations
 
+import itertools
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -56,7 +57,7 @@ LITERT_VARIABLES = {
     "float16": "float32",
     "bfloat16": "float32",
 }
-"""Maps dtypes to those of variables that LiteRT has in their place."""
+"""Maps dtypes that LiteRT has no variables of to the dtypes of variables in their place."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,9 @@ class SavedVariable:
     """Variable of a SavedModel, and its value.
 
     Attributes:
-      collection: the dict of the saved object that holds it: "params" or "constants".
+      collection: the dict of the saved object that holds it: "params", "constants" or "initial".
       leaf: its name and its value.
-      variable: the variable that functions read; it may have no value yet, see `_checkpoint`.
+      variable: the variable that functions read; it may have no value until `hold_values`.
     """
 
     collection: str
@@ -102,7 +103,7 @@ class Weights:
         *,
         variable_dtypes: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Finds no weights yet.
+        """Begins without variables.
 
         Args:
           params: the weights, as for `match_leaves`.
@@ -122,16 +123,16 @@ class Weights:
         self._trees: list[TreeSpec] = []
 
     def for_function(self, portable: PortableFunction) -> list[tf.Variable]:
-        """Returns the variables that are a function's first argument, in the order of its leaves.
+        """Returns the variables for a function's first argument, in the order of its leaves.
 
         Raises:
           StructureError, ShapeError, DTypeError: the weights are not of the function's structure,
             shapes or dtypes; each difference is listed.
-          SavingError: another function has other names for them.
+          SavingError: another function has weights of the same names.
         """
         tree = portable.first_argument
         leaves = match_weights(portable, self._params)
-        known = tree in self._trees
+        is_known = tree in self._trees
         for leaf in leaves:
             name, aval = leaf.name, leaf.aval
             if name not in self._by_name:
@@ -141,23 +142,23 @@ class Weights:
                 variable = make_variable(saved_leaf, trainable=trained, name=name)
                 self._by_name[name] = SavedVariable(PARAMS, saved_leaf, variable)
                 self._leaves[name] = leaf
-            elif not known and self._leaves[name].value is not leaf.value:
+            elif not is_known and self._leaves[name].value is not leaf.value:
                 path = self._leaves[name].path
                 raise SavingError(
                     f"{leaf.path} of {portable.name} and {path} of another signature are two "
                     f"weights, and would both be named {name}: the functions were exported with "
-                    "weights in different containers. Export all of them with the same."
+                    "weights in different containers. Export all of them with the same containers."
                 )
             elif self._leaves[name].aval.op_dtype != aval.op_dtype:
                 raise DTypeError(
                     f"{leaf.path}: {portable.name} takes it as {aval.dtype}, and another signature "
-                    f"as {self._leaves[name].aval.op_dtype}. Export all of them for one."
+                    f"as {self._leaves[name].aval.op_dtype}. Export all of them for one dtype."
                 )
         self._trees.append(tree)
         return [self._by_name[leaf.name].variable for leaf in leaves]
 
     def weights(self) -> Sequence[SavedVariable]:
-        """Lists all weights, in the order in which they were first needed.
+        """Lists all weights, in the order in which functions first took them.
 
         Raises:
           SavingError: `trainable` has a prefix that no weight's name has.
@@ -167,14 +168,20 @@ class Weights:
 
 
 def convert_stored(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Converts a tensor from or to the dtype that its variable has instead of its own."""
+    """Converts a tensor to the dtype of its variable, or back, as `convert_array` does."""
     if tensor.dtype == dtype:
         return tensor
     return tf.bitcast(tensor, dtype) if tensor.dtype.size == dtype.size else tf.cast(tensor, dtype)
 
 
 def is_trainable(name: str, aval: Aval, trainable: bool | Sequence[str]) -> bool:
-    """Returns whether a weight is trained; `trainable` is all, none, or prefixes of names."""
+    """Returns whether a weight is trained.
+
+    Args:
+      name: its name.
+      aval: its type.
+      trainable: whether weights are trained, or prefixes of the names of those that are.
+    """
     # TensorFlow has no gradients for narrow floats.
     if not aval.is_differentiable or aval.dtype in NARROW_FLOATS:
         return False
@@ -186,7 +193,7 @@ def is_trainable(name: str, aval: Aval, trainable: bool | Sequence[str]) -> bool
 def read_prefixes(
     value: Any, argument: str, alternatives: str = "", error: type[BridgeError] = SavingError
 ) -> tuple[str, ...]:
-    """Returns prefixes of weights' names that the user passed, one or several.
+    """Returns the prefixes of weights' names that the user passed: one, or a list of them.
 
     Args:
       value: the user's value.
@@ -195,7 +202,7 @@ def read_prefixes(
       error: the class of the error to raise.
 
     Raises:
-      BridgeError: the value is neither a name nor several.
+      BridgeError: the value is neither a prefix nor a list of prefixes.
 
     >>> read_prefixes("params", "trainable")
     ('params',)
@@ -251,10 +258,10 @@ class ConstantVariables:
             key = constant_key(constant)
             if key in self._by_key:
                 continue
-            name = plain = constant.name or "constant"
-            number = len(self.variables)
-            while name in self.variables:
-                name, number = f"{plain}_{number}", number + 1
+            plain = constant.name or "constant"
+            numbered = (f"{plain}_{i}" for i in itertools.count(len(self.variables)))
+            candidates = itertools.chain([plain], numbered)
+            name = next(each for each in candidates if each not in self.variables)
             array, aval = constant_array(portable, constant), constant.aval
             if portable.target.for_converters and aval.dtype == "bool":
                 aval = replace(aval, dtype="uint8")  # OpenVINO has no variables of bool
@@ -282,10 +289,10 @@ def has_prefix(name: str, prefix: str) -> bool:
 
 
 def make_variable(leaf: WeightLeaf, *, trainable: bool, name: str) -> tf.Variable:
-    """Makes the variable for an array; it gets no value if the bridge will write it.
+    """Makes the variable for an array, without a value if `write_values` will write it.
 
-    The bridge writes it if TensorFlow has variables without values and checksums are fast.
-    Otherwise TensorFlow, which has to hold a copy, is faster.
+    That needs variables without values in TensorFlow, and fast checksums. Otherwise TensorFlow is
+    faster, although it holds a copy.
     """
     dtype = op_dtype(leaf.aval, leaf.path)
     if is_fast():
@@ -320,8 +327,8 @@ _CHECKPOINT, _UUID = 5, 7
 
 
 def hold_values(variables: Sequence[SavedVariable]) -> None:
-    """Assigns variables their values, to run functions that read them."""
-    for each in _without_value(variables):
+    """Assigns their values to variables that have none, so that functions can read them."""
+    for each in _iterate_uninitialized(variables):
         each.variable.assign(each.leaf.array())
 
 
@@ -334,21 +341,22 @@ def write_values(folder: Path, variables: Sequence[SavedVariable]) -> None:
     if not variables:
         return
     prefix = str(folder / "variables" / "variables")
-    append_tensors(prefix, {v.key: to_new_tensor(v.leaf) for v in _without_value(variables)})
+    tensors = {v.key: to_new_tensor(v.leaf) for v in _iterate_uninitialized(variables)}
+    append_tensors(prefix, tensors)
     check_keys(prefix, variables)
     renew_fingerprint(folder)
 
 
 def check_keys(prefix: str, variables: Sequence[SavedVariable]) -> None:
-    """Raises unless each key is in the checkpoint, and TensorFlow will look for it.
+    """Checks that each key is in the checkpoint, and that TensorFlow will look for it.
 
     Raises:
       SavingError: TensorFlow has written another key.
     """
     reader = tf.train.load_checkpoint(prefix)
     graph = ProtoMessage(reader.get_tensor(_OBJECT_GRAPH), "the object graph of the variables")
-    written = reader.get_variable_to_shape_map().keys() & set(_read_noted_keys(graph))
-    missing = [f"{v.collection}/{v.name}: {v.key}" for v in variables if v.key not in written]
+    keys = reader.get_variable_to_shape_map().keys() & set(_read_object_keys(graph))
+    missing = [f"{v.collection}/{v.name}: {v.key}" for v in variables if v.key not in keys]
     if missing:
         raise SavingError(
             "TensorFlow has written variables under other keys than expected:"
@@ -357,20 +365,20 @@ def check_keys(prefix: str, variables: Sequence[SavedVariable]) -> None:
         )
 
 
-def _without_value(variables: Sequence[SavedVariable]) -> Iterator[SavedVariable]:
+def _iterate_uninitialized(variables: Sequence[SavedVariable]) -> Iterator[SavedVariable]:
     return (each for each in variables if not each.variable.is_initialized())
 
 
 def to_new_tensor(leaf: WeightLeaf) -> NewTensor:
-    """Describes the tensor to write; its bytes are read only then."""
-    dtype = np.dtype(op_dtype(leaf.aval, leaf.path).as_numpy_dtype)
+    """Describes the tensor to write; reads its bytes only when it is written."""
+    dtype = op_dtype(leaf.aval, leaf.path)
+    array_dtype = np.dtype(dtype.as_numpy_dtype)
     return NewTensor(
-        TensorSpec(op_dtype(leaf.aval, leaf.path).name, leaf.shape),
-        lambda: byte_blocks(leaf.original_array(), dtype),
+        TensorSpec(dtype.name, leaf.shape), lambda: byte_blocks(leaf.original_array(), array_dtype)
     )
 
 
-def _read_noted_keys(graph: ProtoMessage) -> Iterator[str]:
+def _read_object_keys(graph: ProtoMessage) -> Iterator[str]:
     for node in graph.messages(_NODES, "an object"):
         for attribute in node.messages(_ATTRIBUTES, "an attribute"):
             yield attribute.text_of(_CHECKPOINT_KEY)
@@ -380,7 +388,7 @@ def replace_checkpoint_digest(fingerprint: bytes, index: bytes) -> bytes:
     """Renews the fingerprint of a model for another index file of its checkpoint.
 
     Raises:
-      FileFormatError: `fingerprint` is not a fingerprint.
+      FileFormatError: the fingerprint is damaged.
     """
     message = ProtoMessage(fingerprint, "the fingerprint", "fingerprint.pb")
     parts: list[bytes] = []
