@@ -145,9 +145,8 @@ def test_choices_that_no_example_reaches_are_told(tmp_path: Path) -> None:
         ),
         (
             {"text": [["a", "2", "3"]]},
-            "preprocess of the signature serving_default fails on the example that is given for "
-            "warm-up requests (text: string[1,3]): StringToNumberOp could not correctly convert "
-            "string: a",
+            "preprocess of the signature serving_default fails on the example (text: string[1,3]): "
+            "StringToNumberOp could not correctly convert string: a",
         ),
         (
             {"text": ["1"]},

@@ -36,9 +36,8 @@ from jax2tf_bridge.saved_model import (
 )
 from jax2tf_bridge.storage import AnyPath
 
-MAX_REQUESTS = 1000
+_MAX_REQUESTS = 1000
 """Maximum number of requests with which TensorFlow Serving loads a model."""
-
 
 _Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -82,10 +81,10 @@ def write_warm_up(folder: Path, requests: Iterable[WarmUpRequest]) -> None:
       OSError: the file cannot be written.
     """
     requests = tuple(requests)
-    if len(requests) > MAX_REQUESTS:
+    if len(requests) > _MAX_REQUESTS:
         raise ShapeError(
             f"{len(requests)} warm-up requests, one for each signature and choice of buckets: "
-            f"TensorFlow Serving loads a model with at most {MAX_REQUESTS}. Give fewer buckets."
+            f"TensorFlow Serving loads a model with at most {_MAX_REQUESTS}. Give fewer buckets."
         )
     path = folder / WARM_UP
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -144,20 +143,21 @@ _HEADINGS = ("Graph execution error:", "Detected at node", "Node:")
 _NODES = re.compile(r"\{\{[^}]*\}\} ?")
 """TensorFlow's names of graph nodes, which mean nothing to users."""
 _MAX_CHARACTERS = 500
+"""Maximum length of a message of TensorFlow that an error quotes."""
 
 
 def precompile(folder: Path, requests: Iterable[WarmUpRequest]) -> int:
     """Runs a SavedModel once for each request, and stores the programs that XLA compiles in it.
 
     Each request runs in a session, as in TensorFlow Serving and C++ programs, and by
-    tf.saved_model.load, as in Python, since TensorFlow compiles these separately. The programs are
-    for the installed TensorFlow and for the devices of this machine.
+    tf.saved_model.load, as in Python, because TensorFlow compiles for each of them. The programs
+    are for the installed TensorFlow and for the devices of this machine.
 
     Returns:
       The number of programs.
 
     Raises:
-      SavingError: the model cannot be loaded or run; has TensorFlow's error.
+      SavingError: the model cannot be loaded or run; the text ends with TensorFlow's error.
     """
     model = folder.absolute()
     cache = model / CACHE_FOLDER
@@ -184,7 +184,7 @@ def _format_cache_flag(cache: AnyPath) -> str:
 
 
 def _make_environment(cache: Path) -> dict[str, str]:
-    """Returns this process' environment with the cache, and with this bridge in PYTHONPATH."""
+    """Returns this process's environment with the cache, and with this bridge in PYTHONPATH."""
     paths = [str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         "TF_CPP_MIN_LOG_LEVEL": "2",
@@ -213,11 +213,11 @@ def _run_loaded(model: str, requests: Iterable[WarmUpRequest]) -> None:
 
 
 def _main(model: str, folder: str) -> str | None:
-    """Runs the requests in the folder; returns an error message, or None."""
+    """Runs the requests in a folder; returns an error message, or None."""
     try:
         _run_loaded(model, read_warm_up(Path(folder)))
         _run_in_session(model, read_warm_up(Path(folder)))
-    except Exception as e:  # the process that started this one reports any error
+    except Exception as e:  # the process that started this one reports it
         return f"{type(e).__name__}: {extract_first_line(str(e))}"
     return None
 
