@@ -36,13 +36,13 @@ _MAX_CACHED_BYTES = 2**26
 """Maximum size of the results that one trial caches, in bytes."""
 
 _NEIGHBOR_DRAWS: tuple[Draw, ...] = ("full", "negative", "prefix", "short")
-"""Draw of the neighboring rows for each draw of `DRAWS`, such as numbers of the other sign."""
+"""Draws of the neighboring rows, one for each of `DRAWS`, such as numbers of the other sign."""
 
 _WEIGHT_SCALE = 0.1
 """Standard deviation of the numbers that replace degenerate weights."""
 
 Step: TypeAlias = Callable[[], None]
-"""Called after each part of a trial."""
+"""Function that is called after each part of a trial."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class TrialReport:
 
     Attributes:
       any_padding: whether sequences may be padded with any values.
-      notes: warnings for people, where padding yields infinity or NaN. No result changes, but
-        gradients with respect to weights become NaN.
+      notes: warnings for people about outputs that padding makes infinite or NaN. No result
+        changes, but gradients with respect to weights become NaN.
     """
 
     any_padding: bool
@@ -74,12 +74,12 @@ def check_rows(
 ) -> TrialReport:
     """Raises if the padding of a bucket changes the results.
 
-    Compares the results for sizes below a bucket without padding and with the padding that is used
-    later. TensorFlow Serving batches rows with rows of other requests, so rows also run beside
-    other rows, in one program, unless a mask tells the function which are real. Where larger sizes
-    are split, compares a whole with its pieces. All this uses small sizes and two programs. Then
-    each larger bucket runs once, and must give no NaN or infinity that the small sizes do not
-    give. The inputs are drawn to resemble requests (`PlausibleInputs`).
+    Compares results at sizes below a bucket without padding and with the padding of the bucket.
+    TensorFlow Serving batches rows with rows of other requests, so rows also run beside other
+    rows, in one program, unless a mask marks the real ones. If larger sizes are split, compares a
+    whole with its pieces. All this takes small sizes and two programs. Then each larger bucket runs
+    once; its results must be finite if those of the small sizes are. The inputs are drawn to
+    resemble requests (`PlausibleInputs`).
 
     Args:
       call: the function at the sizes of its buckets, with the weights to be saved.
@@ -89,14 +89,15 @@ def check_rows(
       step: called `count_trial_steps(bucketing)` times, as the trial goes on.
 
     Raises:
-      UnsoundBucketsError: a result changes; has the output, size, bucket and largest difference.
+      UnsoundBucketsError: a result changes. The error has the output, the size, the bucket and the
+        largest difference.
       ShapeError: no sizes satisfy the constraints.
       tf.errors.OpError: the function cannot run here.
     """
     sizes = TrialSizes(bucketing)
     trial = _Trial(_cache_results(call), bucketing, sizes, dict(example or {}), tolerance)
     if trial.list_silent_outputs():
-        trial = dataclasses.replace(trial, sizes=TrialSizes(bucketing, small=False))
+        trial = dataclasses.replace(trial, sizes=TrialSizes(bucketing, is_small=False))
     trial.check_padding()
     step()
     trial.check_row_independence()
@@ -111,10 +112,7 @@ def check_rows(
 
 
 def _cache_results(call: NamedCall) -> NamedCall:
-    """Caches the results of a function, since some are compared several times.
-
-    Beyond `_MAX_CACHED_BYTES` results are not cached, and the function runs again.
-    """
+    """Caches up to `_MAX_CACHED_BYTES` of results, since some are compared several times."""
     cache: dict[Hashable, Mapping[str, Any]] = {}
     room = _MAX_CACHED_BYTES
 
@@ -157,7 +155,7 @@ class _Trial:
         )
 
     def list_silent_outputs(self) -> list[str]:
-        """Lists the outputs that padding cannot change, since all their finite numbers are 0."""
+        """Lists the outputs whose finite numbers are all 0, so that a trial sees no change."""
         full, below = self.sizes.full, self.sizes.find_sizes_below()
         values = {**full, **below}
         if not below:
@@ -180,17 +178,16 @@ class _Trial:
             error = self._find_padding_error(below)
             if error is None:
                 return
-        for variable, size in below.items():
-            alone = self._find_padding_error({variable: size})
-            if alone is not None:
-                raise alone
+        errors = (self._find_padding_error({variable: size}) for variable, size in below.items())
+        error = next(filter(None, errors), error)
         if error is not None:
             raise error
 
     def check_row_independence(self) -> None:
         """Raises if rows of other requests change results.
 
-        Sequences of a single valid size cannot be padded in a trial, so other values follow them.
+        A sequence that has only one valid size cannot be padded in a trial. It is compared as rows
+        are: with other values after it.
         """
         batch = self.bucketing.batch
         for variable in self.sizes.list_checked():
@@ -215,28 +212,24 @@ class _Trial:
                     )
 
     def allows_any_padding(self) -> bool:
-        checked, sequences = self.sizes.list_checked(), self.bucketing.sequences
-        if (
-            self.bucketing.batch is None
-            or self.bucketing.masks
-            or not set(sequences) <= set(checked)
-        ):
+        bucketing = self.bucketing
+        are_checked = set(bucketing.sequences) <= set(self.sizes.list_checked())
+        if bucketing.batch is None or bucketing.masks or not are_checked:
             return False
-        below = {v: max(1, self.sizes.bucket(v) * 2 // 3) for v in sequences}
+        below = {v: max(1, self.sizes.bucket(v) * 2 // 3) for v in bucketing.sequences}
         return not below or self._find_change_by_neighbors(below) is None
 
     def check_pieces(self, variable: str) -> None:
         bucket = self.sizes.bucket(variable)
         if bucket == 1:
-            self._compare_in_pieces(variable, self.sizes.find_valid(variable, range(2, 1024)), 1)
-            return
-        below = self.sizes.find_size_below(variable)
-        self._compare_in_pieces(
-            variable, bucket, max(1, bucket * 2 // 3) if below is None else below
-        )
+            size, first = self.sizes.find_valid(variable, range(2, 1024)), 1
+        else:
+            below = self.sizes.find_size_below(variable)
+            size, first = bucket, max(1, bucket * 2 // 3) if below is None else below
+        self._compare_in_pieces(variable, size, first)
 
     def check_larger_buckets(self) -> None:
-        """Raises if a larger bucket gives NaN or infinity where the small trial sizes do not.
+        """Raises if an output is finite at the small sizes of the trial, but not at larger buckets.
 
         Small sizes do not reach the limits of a function, such as the length of a position table.
         """
@@ -247,10 +240,11 @@ class _Trial:
         finite = self._find_finite_outputs(small, small, self.bucketing.outputs)
         for least, full in buckets:
             for sizes in (least, full):
-                bad = finite - self._find_finite_outputs(sizes, full, finite)
-                if bad:
-                    alone = self._find_finite_outputs(sizes, sizes, bad)
-                    raise self._make_not_finite_error(min(bad), sizes, full, bad <= alone)
+                not_finite = finite - self._find_finite_outputs(sizes, full, finite)
+                if not_finite:
+                    unpadded = self._find_finite_outputs(sizes, sizes, not_finite)
+                    is_padding = not_finite <= unpadded
+                    raise self._make_not_finite_error(min(not_finite), sizes, full, is_padding)
 
     def _find_finite_outputs(
         self, values: Mapping[str, int], targets: Mapping[str, int], names: Iterable[str]
@@ -352,7 +346,7 @@ class _Trial:
         return None
 
     def _find_change_by_neighbors(self, smaller: Mapping[str, int]) -> ResultChange | None:
-        """Compares results with those for other numbers after these sizes, in one program."""
+        """Compares results with those beside other numbers beyond these sizes, in one program."""
         full = self.sizes.full
         values = {**full, **smaller}
         # Neighbors are drawn separately, and rows of examples are reordered.
@@ -461,7 +455,7 @@ class _Trial:
 
 
 def _vary(aval: Aval, example: Any, shifts: Mapping[str, int]) -> Any:
-    """Rolls the rows of an example, and scales its floats unless all are 0 or 1."""
+    """Makes neighbors from an example: rolls its rows, and scales floats that are not flags."""
     array = np.asarray(example)
     for axis, dimension in enumerate(aval.op_shape):
         for variable in variables_of(dimension) & set(shifts):
@@ -481,8 +475,8 @@ def _fill_up(tensor: Any, neighbors: Any) -> Any:
 def randomize_degenerate_weights(weights: Sequence[tf.Variable]) -> Iterator[None]:
     """Replaces weights without a finite nonzero number by small random numbers, and restores them.
 
-    A layer that is initialized to zeros returns zeros even if it mixes rows. After training it
-    would not, so the trial would miss a fault.
+    A layer that is initialized to zeros returns zeros even if it mixes rows, so the trial would
+    miss a fault that appears after training.
     """
     rng = np.random.default_rng(0)
     before = [(variable, variable.read_value()) for variable in weights if _is_degenerate(variable)]
