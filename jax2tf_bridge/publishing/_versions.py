@@ -369,6 +369,7 @@ def publish_version(
     if label is not None:
         check_label(label)
         check_labels_writable(folder.path)
+        find_unloaded(folder.path, ())  # raises if the version policy is damaged
     notes: list[str] = []
     labels: Mapping[str, int] = {}
     try:
