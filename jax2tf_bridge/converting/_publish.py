@@ -80,7 +80,7 @@ def publish(
       label: a label that the version gets for TensorFlow Serving, as "canary", in the file
         models.config beside `root`. With the first label, the version before becomes "stable".
       note: a note for `list_versions`.
-      **options: those of `save`.
+      **options: options of `save`.
 
     Returns:
       The number of the version and its path; also the report of `save` (`saved`) or, for new
@@ -95,7 +95,7 @@ def publish(
       ValueError, TypeError: `keep` is not a number of versions.
       TypeError: there is no such option.
       OSError: `root` cannot be written.
-      BridgeError: as `save` raises.
+      BridgeError: as for `save`.
 
     >>> import tempfile, numpy as np
     >>> from jax2tf_bridge import Signature
@@ -148,10 +148,12 @@ def publish(
 
 
 def _map_leaves_by_name(newest: AnyPath, params: Any) -> Mapping[str, Any]:
-    by_path = isinstance(params, PathWeights) or (isinstance(params, Mapping) and is_flat(params))
-    if by_path or "jax" not in sys.modules:
+    is_by_path = isinstance(params, PathWeights) or (
+        isinstance(params, Mapping) and is_flat(params)
+    )
+    if is_by_path or "jax" not in sys.modules:
         return map_weights_by_name(newest, params)
-    # JAX knows the user's own node types, which the files may not.
+    # JAX knows the user's own node types; the files may not have them.
     import jax
 
     from jax2tf_bridge.from_jax.trees import tree_spec

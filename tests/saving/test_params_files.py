@@ -237,7 +237,7 @@ def test_paths_below_a_part_of_the_function(tmp_path: Path) -> None:
     kernel = np.eye(3, dtype=np.float32)
     portable = export(lambda v, x: x @ v["params"]["kernel"])({"params": {"kernel": kernel}}, X)
     write_weights(tmp_path / "w", {"kernel": kernel})
-    with pytest.raises(StructureError, match=r"give params=\{'params': read_weights\('.*w'\)\}\.$"):
+    with pytest.raises(StructureError, match=r"pass params=\{'params': read_weights\('.*w'\)\}\.$"):
         save(tmp_path / "m", portable, params=tmp_path / "w")
 
 
@@ -440,7 +440,7 @@ def test_checkpoints_that_do_not_fit(checkpoints: Path, portable: Path, tmp_path
     with pytest.raises(StructureError) as caught:
         save(tmp_path / "m", portable, params=state)
     assert str(caught.value).startswith(f"The weights in {state} do not fit the argument params")
-    advice = f"give params=read_weights('{state}')['params']."
+    advice = f"pass params=read_weights('{state}')['params']."
     assert str(caught.value).endswith(advice)
     save(tmp_path / "m", portable, params=read_weights(str(state))["params"])
     text = f"{checkpoints}/managed is a folder of checkpoints of Orbax. Name one of them, such as "
