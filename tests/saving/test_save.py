@@ -22,6 +22,8 @@ from jax2tf_bridge import (
     write_function,
 )
 from jax2tf_bridge.errors import FunctionError, GradientError
+
+# Private: which weights are trainable, without saving a model.
 from jax2tf_bridge.saving._variables import Weights
 from jax2tf_bridge.signatures import make_valid_names
 from tests.saving.saved_functions import DENSE, PARAMS, X, dense
