@@ -256,8 +256,8 @@ def _make_endpoint(
             )
         ) from e
     signature = replace(signature, takes_params=takes)
-    function = WeightedFunction(name, signature, variables, constants, order, lock)
-    return Endpoint(name, signature, function)
+    weighted = WeightedFunction(name, signature, variables, constants, order, lock)
+    return Endpoint(name, signature, weighted)
 
 
 def _check_updated_paths(endpoints: Sequence[Endpoint], weights: Sequence[SavedVariable]) -> None:

@@ -386,7 +386,7 @@ def test_a_version_policy_with_no_number(tmp_path: Path, policy: str) -> None:
 def test_numbers_of_versions_that_are_none(tmp_path: Path) -> None:
     root = tmp_path / "dense"
     publish_version(root, write)
-    assert promote(root, np.int64(1)) == {"stable": 1}
+    assert promote(root, np.int64(1)) == {"stable": 1}  # type: ignore[arg-type]
     for number in (True, 1.0, None):
         with pytest.raises(SavingError) as error:
             promote(root, number)  # type: ignore[arg-type]

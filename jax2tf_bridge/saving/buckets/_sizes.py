@@ -180,7 +180,7 @@ class TrialSizes:
             return all(c.holds({variable: size}) for c in constraints)
 
         smaller = range(smallest if lowest is None else lowest, smallest)
-        for bucket in (*smaller, *larger):
+        for bucket in [*smaller, *larger]:
             sizes = range(bucket - 1, max(0, bucket - _MAX_SEARCH), -1)
             if is_valid(bucket) and any(map(is_valid, sizes)):
                 return bucket
