@@ -189,6 +189,7 @@ def convert(
 
     converted.__name__ = converted.__qualname__ = function.name
     converted.__doc__ = getattr(fun_jax, "__doc__", None)
+    # tf.function would pass defaults as arrays; without a signature, JAX gets the Python values.
     if function.signature is not None and not _has_defaults(function):
         converted.__signature__ = function.signature  # type: ignore[attr-defined]
     converted.requirements = _Requirements(portables)  # type: ignore[attr-defined]
@@ -225,10 +226,6 @@ class ConvertedFunction(Protocol):
 
 
 def _has_defaults(function: JaxCallable) -> bool:
-    """Returns whether parameters have defaults.
-
-    tf.function would pass defaults on as arrays; omitted, they stay Python values for JAX.
-    """
     parameters = function.signature.parameters.values() if function.signature else ()
     return any(p.default is not p.empty for p in parameters)
 

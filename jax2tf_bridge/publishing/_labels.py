@@ -339,7 +339,6 @@ def _lock(file: AnyPath) -> AbstractContextManager[None]:
 
 
 def _read_entry(root: AnyPath) -> _Field | None:
-    """Reads the entry of the model in the file of models; None without one."""
     file = locate_model_config(root)
     return _find_model(_parse(_read_text(file), file), root) if file.is_file() else None
 

@@ -265,7 +265,6 @@ def _name_record(number: int) -> str:
 
 
 def _parse_records(names: list[str]) -> dict[str, int]:
-    """Maps the names of record files to their numbers."""
     matches = filter(None, map(_RECORD.fullmatch, names))
     return {match[0]: n for match in matches if (n := int(match[1])) <= _MAX_VERSION}
 
@@ -429,7 +428,6 @@ def publish_version(
 
 
 def _remove_unused_programs(folder: VersionFolder) -> None:
-    """Removes the compiled programs of versions that no longer exist."""
     # With the lock no version appears between the listing and the removal.
     with contextlib.suppress(OSError), folder.lock():
         if list_shared_names(folder.path):

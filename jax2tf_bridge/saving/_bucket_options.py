@@ -212,7 +212,6 @@ def _make_endpoint_bucketing(
 def _check_oversize(
     oversize: Oversize | Mapping[str, Oversize] | None, names: Collection[str]
 ) -> None:
-    """Raises if `oversize` is for a variable without buckets."""
     if oversize is None:
         return
     if not names:
@@ -232,7 +231,6 @@ def _check_oversize(
 
 
 def _pad_and_try(endpoint: Endpoint, bucketing: Bucketing, step: Step) -> Endpoint:
-    """Pads an endpoint, and tries whether this changes a result."""
     function = endpoint.function
     gradients = PieceGradients(function.gradient_problem)
     pull = function.pull if function.can_pull else None

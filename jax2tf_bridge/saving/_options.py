@@ -115,7 +115,6 @@ def check_signatures(signatures: Mapping[str, Signature]) -> None:
 
 
 def _check_vjp_order(vjp_order: int | None) -> None:
-    """Raises SavingError unless it is None or a number of orders of gradients."""
     if vjp_order is not None and (not isinstance(vjp_order, int) or vjp_order < 0):
         raise SavingError(
             Message(Argument("vjp_order"), f" must be an integer, 0 or more. Got: {vjp_order!r}")

@@ -274,7 +274,6 @@ def _check_updated_paths(endpoints: Sequence[Endpoint], weights: Sequence[SavedV
 
 
 def _check_params(name: str, portable: PortableFunction, *, takes: bool, exist: bool) -> None:
-    """Raises if a function takes weights that do not exist, or has no argument for them."""
     if takes and not exist:
         raise SavingError(
             f"The signature {name} has takes_params=True, but save got no params. "
@@ -288,7 +287,6 @@ def _check_params(name: str, portable: PortableFunction, *, takes: bool, exist: 
 
 
 def _check_updates(name: str, portable: PortableFunction, *, takes: bool) -> None:
-    """Raises unless a signature can change weights."""
     if not takes:
         raise SavingError(
             f"The signature {name} has updates_params=True, but its function takes no params. "
@@ -303,7 +301,6 @@ def _check_updates(name: str, portable: PortableFunction, *, takes: bool) -> Non
 
 
 def _check_size(portables: Mapping[str, Iterable[PortableFunction]]) -> None:
-    """Raises if the modules, by signature, do not fit into a graph."""
     sizes = {name: sum(len(r.module.data) for r in each) for name, each in portables.items()}
     if sum(sizes.values()) > _MAX_GRAPH_BYTES:
         each = ", ".join(f"{name}: {size / 1e9:.2f} GB" for name, size in sizes.items())

@@ -247,7 +247,6 @@ def _prepare_signature(
 
 
 def _check_call(name: str, signature: Signature, *, takes: bool) -> None:
-    """Raises if the function cannot be called with the arguments of its Signature."""
     args, kwargs = signature.args, signature.kwargs
     if not isinstance(args, (list, tuple)):
         raise SavingError(

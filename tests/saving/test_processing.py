@@ -79,6 +79,20 @@ def test_requests_for_strings_are_joined_and_not_padded(saved: SavedModel) -> No
     assert not batching.pad_variable_length_inputs
 
 
+def test_a_preprocess_that_changes_only_sizes_is_recorded(tmp_path: Path) -> None:
+    signature = flat_signature(
+        lambda x: x + 1,
+        args=[X],
+        polymorphic_shapes="(b, 3)",
+        buckets={"b": [1, 4]},
+        preprocess=lambda x: x[:, :3],
+        inputs={"x": tf.TensorSpec([None, None], tf.float32)},
+    )
+    saved = quickly(tmp_path / "m", signature)
+    assert saved.serving.batching is None
+    assert_instructions_are_recorded(saved)
+
+
 def rows(**options: Any) -> Signature:
     """A function of rows whose preprocess reads numbers from strings."""
     given: dict[str, Any] = {

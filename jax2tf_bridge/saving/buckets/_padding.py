@@ -177,7 +177,6 @@ def pad_inputs(
 
 
 def _convert_inputs(bucketing: Bucketing, tensors: Tensors) -> dict[str, Any]:
-    """Converts the inputs to tensors of the expected ranks and dtypes."""
     avals = bucketing.passed_inputs()
     problems = [f"the input {name!r} is missing" for name in avals if name not in tensors]
     for name in tensors:

@@ -114,7 +114,6 @@ class PiecewiseFunction:
     pull: Callable[..., Sequence[tf.Tensor]] | None = None
 
     def __call__(self, *args: tf.Tensor) -> list[tf.Tensor]:
-        """Runs the function over the pieces and joins the results."""
         if (why := self.gradient_problem(self.order)) is not None:
             return [tf.raw_ops.PreventGradient(input=r, message=why) for r in self._run(args)]
 
@@ -262,7 +261,6 @@ def cut(tensor: Any, axis: int, start: Any, size: Any) -> Any:
 
 
 def _slice_bounds(rank: int, axis: int, start: Any, size: Any) -> tuple[Any, Any]:
-    """Returns `begin` and `size` of tf.slice along an axis."""
     begin = tf.stack([start if i == axis else 0 for i in range(rank)])
     sizes = tf.stack([size if i == axis else -1 for i in range(rank)])
     return begin, sizes
@@ -438,7 +436,6 @@ class SplitFunction:
         return Slot("first" if axis is None else axis, spec)
 
     def _unroll(self, inputs: Inputs, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Runs the pieces of a known size one after another."""
         size = values[self.variable]
         pieces = []
         for start in range(0, size, self._largest):

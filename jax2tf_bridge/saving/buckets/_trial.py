@@ -405,7 +405,6 @@ class _Trial:
         seed: int = 0,
         shifts: Mapping[str, int] | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """Yields tensors for all inputs, for each kind of draw."""
         plausible = self.plausible
         if shifts:
             avals = self.bucketing.passed_inputs()

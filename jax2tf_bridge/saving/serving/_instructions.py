@@ -49,7 +49,7 @@ from jax2tf_bridge.serving_requests import (
 )
 from jax2tf_bridge.signatures import ServedArray, Sides
 from jax2tf_bridge.storage import AnyPath, as_path
-from shape_poly import SymbolicScope
+from shape_poly import SymbolicScope, is_symbolic_dim
 
 BATCHING_FILE = "batching_parameters.txt"
 
@@ -567,12 +567,12 @@ def _read_sides(entry: EntryPoint) -> Sides:
 
 
 def _have_types(ports: Iterable[SignaturePort], avals: Mapping[str, Aval]) -> bool:
-    """Returns whether the arrays in requests have the names and dtypes of the function's."""
-    types = {port.name: port.type for port in ports}
-    return types.keys() == avals.keys() and all(
-        types[name].dtype == aval.op_dtype and types[name].shape is not None
+    """Returns whether the arrays in requests have the types of the function's."""
+    types = {port.name: (port.type.dtype, port.type.shape) for port in ports}
+    return types == {
+        name: (aval.op_dtype, tuple(None if is_symbolic_dim(d) else d for d in aval.op_shape))
         for name, aval in avals.items()
-    )
+    }
 
 
 def _write_for_model(

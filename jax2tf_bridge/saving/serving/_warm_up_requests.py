@@ -465,7 +465,6 @@ def _repeat_rows(probe: _Probe, example: _Tensors) -> Iterator[dict[str, tf.Tens
 
 
 def _choose_buckets(bucketing: Bucketing, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
-    """Returns the buckets for a request of these sizes; None above the largest bucket."""
     choice = [
         bucketing.find_bucket(variable, sizes.get(variable, buckets[0]))
         for variable, buckets in bucketing.sizes.items()
