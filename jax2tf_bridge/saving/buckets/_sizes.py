@@ -216,12 +216,16 @@ class TrialSizes:
         article = "the bucket" if self.are_buckets({variable: bucket}) else "a bucket of"
         return f"{article} {bucket}"
 
+    def get_usual_size(self, variable: str) -> int:
+        """Returns two thirds of the bucket; the size may be invalid."""
+        return max(1, self.bucket(variable) * 2 // 3)
+
     def find_size_below(self, variable: str) -> int | None:
         """Finds a valid size below the bucket, with the other variables at their buckets."""
         bucket = self.bucket(variable)
-        full = self.full
-        likely = [max(1, bucket * 2 // 3), 1, *range(bucket - 1, max(0, bucket - _MAX_SEARCH), -1)]
-        return next((n for n in likely if self.satisfies_constraints({**full, variable: n})), None)
+        smaller = range(bucket - 1, max(0, bucket - _MAX_SEARCH), -1)
+        candidates = (self.get_usual_size(variable), 1, *smaller)
+        return next((n for n in candidates if self._is_valid(variable, n)), None)
 
     def find_sizes_below(self) -> dict[str, int]:
         """Finds a valid size below the bucket for each checked variable that has one."""
@@ -234,8 +238,10 @@ class TrialSizes:
 
     def find_valid(self, variable: str, sizes: range) -> int:
         """Returns the first of these sizes that is valid, or the first of all if none is."""
-        valid = (n for n in sizes if self.satisfies_constraints({**self.full, variable: n}))
-        return next(valid, sizes.start)
+        return next((n for n in sizes if self._is_valid(variable, n)), sizes.start)
+
+    def _is_valid(self, variable: str, size: int) -> bool:
+        return self.satisfies_constraints({**self.full, variable: size})
 
     @functools.cached_property
     def full(self) -> dict[str, int]:

@@ -96,7 +96,7 @@ def check_rows(
     """
     sizes = TrialSizes(bucketing)
     trial = _Trial(_cache_results(call), bucketing, sizes, dict(example or {}), tolerance)
-    if trial.list_silent_outputs():
+    if trial.has_silent_outputs():
         trial = dataclasses.replace(trial, sizes=TrialSizes(bucketing, is_small=False))
     trial.check_padding()
     step()
@@ -154,12 +154,12 @@ class _Trial:
             self.example,
         )
 
-    def list_silent_outputs(self) -> list[str]:
-        """Lists the outputs whose finite numbers are all 0, so that a trial sees no change."""
+    def has_silent_outputs(self) -> bool:
+        """Returns whether some output is only 0, infinity or NaN, which padding does not change."""
         full, below = self.sizes.full, self.sizes.find_sizes_below()
         values = {**full, **below}
         if not below:
-            return []
+            return False
         if not self.sizes.satisfies_constraints(values):
             values = full
         silent = list(self.bucketing.outputs)
@@ -167,8 +167,8 @@ class _Trial:
             results = self._run(tensors, values, values)
             silent = [name for name in silent if not has_nonzero(results[name])]
             if not silent:
-                break
-        return silent
+                return False
+        return True
 
     def check_padding(self) -> None:
         """Pads all variables at once; if a result changes, pads each alone to name the cause."""
@@ -196,27 +196,28 @@ class _Trial:
                 continue
             bucket = self.sizes.bucket(variable)
             # A size that the function does not take by itself may be padded to one that it takes.
-            usual = max(1, bucket * 2 // 3)
+            usual = self.sizes.get_usual_size(variable)
             for smaller in dict.fromkeys((usual if size is None else size, usual)):
-                worst = self._find_change_by_neighbors({variable: smaller})
-                if worst is not None:
-                    raise worst.error(
-                        self.bucketing,
-                        {variable: smaller},
-                        {variable: bucket},
-                        f"the content beyond {variable} = {smaller} in "
-                        f"{self.sizes.bucket_text(variable)} changes",
-                        format_remedy(
-                            self.bucketing, self.plausible, [variable], mixes_rows=variable == batch
-                        ),
-                    )
+                change = self._find_change_by_neighbors({variable: smaller})
+                if change is None:
+                    continue
+                place = f"{variable} = {smaller} in {self.sizes.bucket_text(variable)}"
+                raise change.error(
+                    self.bucketing,
+                    {variable: smaller},
+                    {variable: bucket},
+                    f"the content beyond {place} changes",
+                    format_remedy(
+                        self.bucketing, self.plausible, [variable], mixes_rows=variable == batch
+                    ),
+                )
 
     def allows_any_padding(self) -> bool:
         bucketing = self.bucketing
         are_checked = set(bucketing.sequences) <= set(self.sizes.list_checked())
         if bucketing.batch is None or bucketing.masks or not are_checked:
             return False
-        below = {v: max(1, self.sizes.bucket(v) * 2 // 3) for v in bucketing.sequences}
+        below = {v: self.sizes.get_usual_size(v) for v in bucketing.sequences}
         return not below or self._find_change_by_neighbors(below) is None
 
     def check_pieces(self, variable: str) -> None:
@@ -225,7 +226,7 @@ class _Trial:
             size, first = self.sizes.find_valid(variable, range(2, 1024)), 1
         else:
             below = self.sizes.find_size_below(variable)
-            size, first = bucket, max(1, bucket * 2 // 3) if below is None else below
+            size, first = bucket, below or self.sizes.get_usual_size(variable)
         self._compare_in_pieces(variable, size, first)
 
     def check_larger_buckets(self) -> None:
@@ -316,7 +317,7 @@ class _Trial:
     def _find_not_finite_output(self, variable: str) -> str | None:
         """Finds an output that padding along a variable makes infinite or NaN."""
         full = self.sizes.full
-        values = {**full, variable: max(1, self.sizes.bucket(variable) * 2 // 3)}
+        values = {**full, variable: self.sizes.get_usual_size(variable)}
         real = next(self._draw_inputs(full, ("prefix",)))
         cut = self._cut(self.bucketing.passed_inputs(), real, values)
         padded = self.call(pad_inputs(self.bucketing, cut, values, full))
@@ -332,11 +333,11 @@ class _Trial:
         for tensors in self._draw_inputs(values, DRAWS):
             whole = self._run(tensors, values, values)
             padded = self._run(tensors, values, full)
-            worst = self._find_worst(whole, padded, self.tolerance)
-            if worst is not None:
+            change = self._find_largest_change(whole, padded, self.tolerance)
+            if change is not None:
                 bucket = {variable: full[variable] for variable in smaller}
                 target = "the bucket " if self.sizes.are_buckets(bucket) else ""
-                return worst.error(
+                return change.error(
                     self.bucketing,
                     smaller,
                     bucket,
@@ -350,10 +351,9 @@ class _Trial:
         full = self.sizes.full
         values = {**full, **smaller}
         # Neighbors are drawn separately, and rows of examples are reordered.
-        shifts = {v: int(size) for v, size in smaller.items()}
         for tensors, neighbors in zip(
             self._draw_inputs(values, DRAWS),
-            self._draw_inputs(full, _NEIGHBOR_DRAWS, seed=1, shifts=shifts),
+            self._draw_inputs(full, _NEIGHBOR_DRAWS, seed=1, shifts=smaller),
             strict=True,
         ):
             filled = {name: _fill_up(tensors[name], neighbors[name]) for name in tensors}
@@ -362,9 +362,9 @@ class _Trial:
             beside = self._run(filled, {**full, **real}, full)
             alone = self._run(tensors, values, full)
             cut = self._cut(self.bucketing.outputs, beside, values)
-            worst = self._find_worst(cut, alone, SAME_PROGRAM_TOLERANCE)
-            if worst is not None:
-                return worst
+            change = self._find_largest_change(cut, alone, SAME_PROGRAM_TOLERANCE)
+            if change is not None:
+                return change
         return None
 
     def _compare_in_pieces(self, variable: str, size: int, first: int) -> None:
@@ -381,10 +381,10 @@ class _Trial:
                 part = self._cut(inputs, tensors, values, {variable: start})
                 piece = self._run(part, values, bucket)
                 expected = self._cut(outputs, whole, values, {variable: start})
-                worst = self._find_worst(expected, piece, allowed)
-                if worst is None:
+                change = self._find_largest_change(expected, piece, allowed)
+                if change is None:
                     continue
-                raise worst.error(
+                raise change.error(
                     self.bucketing,
                     {variable: size},
                     {variable: bucket[variable]},
@@ -429,23 +429,22 @@ class _Trial:
         avals: Mapping[str, Aval],
         tensors: Mapping[str, Any],
         values: Mapping[str, int],
-        start: Mapping[str, int] | None = None,
+        starts: Mapping[str, int] | None = None,
     ) -> dict[str, Any]:
-        """Cuts the part of sizes `values` from tensors, beginning at the `start` of a variable."""
+        """Cuts the part of sizes `values` from tensors, from the start of each variable."""
         parts = {}
         for name, aval in avals.items():
             tensor = tensors[name]
-            if start and aval.op_shape:  # tf.slice takes no scalars
-                (variable,) = start
-                begin = [start[variable] if str(d) == variable else 0 for d in aval.op_shape]
+            if starts and aval.op_shape:  # tf.slice takes no scalars
+                begin = [starts.get(str(d), 0) for d in aval.op_shape]
                 tensor = tf.slice(tensor, begin, [-1] * len(begin))
             parts[name] = slice_result(self.bucketing, aval, tensor, values)
         return parts
 
-    def _find_worst(
+    def _find_largest_change(
         self, expected: Mapping[str, Any], got: Mapping[str, Any], allowed: Mapping[str, float]
     ) -> ResultChange | None:
-        """Finds the output that differs most; None if no difference is larger than allowed."""
+        """Finds the output that changes most; None if no change is larger than allowed."""
         changes = (
             find_change(name, aval.op_dtype, expected[name], got[name], allowed)
             for name, aval in self.bucketing.outputs.items()
