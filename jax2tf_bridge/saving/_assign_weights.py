@@ -138,6 +138,11 @@ def _map_names(
     if rename is None:
         names = paths if saved is None else _name_paths_as_saved(saved, paths)
         return dict(zip(names, paths, strict=True))
+    if not isinstance(rename, Mapping) and not callable(rename):
+        raise StructureError(
+            "rename must be a mapping from paths to names, or a function of a path. Got: "
+            f"{rename!r}."
+        )
     if isinstance(rename, Mapping):
         unknown = [path for path in rename if path not in source.leaves]
         if unknown:

@@ -15,7 +15,7 @@ from jax2tf_bridge.portable import AUTO, PortableFunction, apply_target, unwrap_
 from jax2tf_bridge.serialization import read_function
 from jax2tf_bridge.signatures._inputs import SignatureInputs
 from jax2tf_bridge.signatures._params import PathWeights
-from jax2tf_bridge.signatures._signature import Signature
+from jax2tf_bridge.signatures._signature import Padding, Processing, Signature
 from jax2tf_bridge.storage import AnyPath, as_path
 from jax2tf_bridge.targets import Target
 
@@ -205,6 +205,13 @@ def _prepare_signature(
     target: Target | None,
 ) -> PreparedSignature:
     signature = value if isinstance(value, Signature) else Signature(value)
+    for option, kind in (("padding", Padding), ("processing", Processing)):
+        group = getattr(signature, option)
+        if not isinstance(group, kind):
+            raise SavingError(
+                f"{option} of the signature {name} must be a {kind.__name__}, as "
+                f"{kind.__name__}(...). Got: {type(group).__name__}."
+            )
     takes = params is not None if signature.takes_params is None else signature.takes_params
     function = signature.function
     if isinstance(function, (str, os.PathLike)):
@@ -252,6 +259,11 @@ def _check_call(name: str, signature: Signature, *, takes: bool) -> None:
         raise SavingError(
             f"args of the signature {name} must be a list with an example of each argument: write "
             f"args=[x]. Got: {type(args).__name__}."
+        )
+    if not isinstance(kwargs, Mapping):
+        raise SavingError(
+            f"kwargs of the signature {name} must be a mapping with an example of each keyword "
+            f"argument. Got: {type(kwargs).__name__}."
         )
     try:
         expected = inspect.signature(signature.function)

@@ -314,6 +314,15 @@ def test_a_damaged_file(net: Net, tmp_path: Path) -> None:
         assign_weights(net, tmp_path / "none")
 
 
+def test_rename_is_a_mapping_or_a_function() -> None:
+    model = {"w": tf.Variable(1.0)}
+    with pytest.raises(StructureError) as caught:
+        assign_weights(model, {"v": np.float32(2)}, rename="w")  # type: ignore[arg-type]
+    assert str(caught.value) == (
+        "rename must be a mapping from paths to names, or a function of a path. Got: 'w'."
+    )
+
+
 def test_one_array_after_the_other_is_converted(tmp_path: Path) -> None:
     size = 1 << 19
     file = tmp_path / "w.safetensors"

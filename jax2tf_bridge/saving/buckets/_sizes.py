@@ -85,6 +85,10 @@ def choose_buckets(sizes: Iterable[SupportsIndex], *, at_most: int = 8) -> tuple
     >>> choose_buckets([1, 1, 1, 7, 8, 100], at_most=3)
     (1, 8, 100)
     """
+    if not isinstance(sizes, Iterable):
+        raise ShapeError(
+            f"The expected sizes must be integers in a list, as [1, 8, 32]. Got: {sizes!r}."
+        )
     if (as_integer(at_most) or 0) < 1:
         raise ShapeError(f"at_most={at_most!r}: expected an integer, 1 or more")
     counts = Counter(map(_validate_size, sizes))
@@ -174,13 +178,14 @@ class TrialSizes:
     def _find_bucket(self, variable: str, lowest: int | None) -> int:
         larger = [size for size in self._bucketing.sizes[variable] if size > 1]
         constraints = [c for c in self._bucketing.constraints if c.variables() == {variable}]
-        smallest = larger[0] if larger else 1
+        smallest: int = larger[0] if larger else 1
 
         def is_valid(size: int) -> bool:
             return all(c.holds({variable: size}) for c in constraints)
 
         smaller = range(smallest if lowest is None else lowest, smallest)
-        for bucket in [*smaller, *larger]:
+        candidates: list[int] = [*smaller, *larger]
+        for bucket in candidates:
             sizes = range(bucket - 1, max(0, bucket - _MAX_SEARCH), -1)
             if is_valid(bucket) and any(map(is_valid, sizes)):
                 return bucket

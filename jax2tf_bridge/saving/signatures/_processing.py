@@ -56,11 +56,21 @@ def check_preprocess(name: str, signature: Signature) -> None:
                 "preprocess. To rename inputs, use input_names."
             )
         return
+    parameter = _get_first_parameter(processing.preprocess)
+    example = f"{{{parameter!r}: tf.TensorSpec([None], tf.string)}}"
     if not processing.inputs:
-        parameter = _get_first_parameter(processing.preprocess)
-        example = f"{parameter!r}: tf.TensorSpec([None], tf.string)"
         raise SavingError(
-            f"The signature {name} has a preprocess but no inputs. Pass inputs={{{example}}}."
+            f"The signature {name} has a preprocess but no inputs. Pass inputs={example}."
+        )
+    inputs: Any = processing.inputs
+    if isinstance(inputs, Mapping):
+        wrong = [f"{s!r} for {n!r}" for n, s in inputs.items() if not isinstance(s, tf.TensorSpec)]
+    else:
+        wrong = [type(inputs).__name__]
+    if wrong:
+        raise SavingError(
+            f"inputs of the signature {name} must be a mapping of tf.TensorSpec by name, as "
+            f"{example}. Got: {wrong[0]}."
         )
     _check_keywords("preprocess", processing.preprocess, processing.inputs, name)
 
