@@ -22,7 +22,7 @@ from jax2tf_bridge.portable import is_accepted_as
 from jax2tf_bridge.signatures import (
     Matching,
     PathWeights,
-    check_types,
+    check_value_types,
     find_prefixes,
     format_mismatches,
     match_paths,
@@ -119,7 +119,7 @@ def assign_weights(
             # A model for converters has float32 in place of bfloat16, and does not say so.
             is_accepted = is_accepted_as(leaf, dtype, accepts_bfloat16=saved is not None)
             values.append((path, leaf, variable.shape, dtype, is_accepted))
-        check_types(
+        check_value_types(
             f"{_format_owner(source)} do not fit the variables of the model",
             values,
             "Nothing was assigned. Convert them, or leave them out with rename and partial=True.",
@@ -354,7 +354,7 @@ def _walk(root: Any) -> Iterator[tuple[Sequence[str], Any]]:
     visited = set()
     while queue:
         private, depth, _, path, value = heapq.heappop(queue)
-        if is_variable(value):
+        if _is_variable(value):
             yield [*([path] if path else []), *_own_names(value)], value
             continue
         if id(value) in visited:
@@ -387,7 +387,7 @@ def _iterate_listed(model: Any) -> Iterator[tuple[Sequence[str], Any]]:
     """Yields the variables that a model lists, by their own names."""
     listed = () if _is_keras(model) else getattr(model, "variables", ())
     if isinstance(listed, (list, tuple)):
-        for variable in filter(is_variable, listed):
+        for variable in filter(_is_variable, listed):
             yield _own_names(variable), variable
 
 
@@ -416,7 +416,7 @@ def _own_names(variable: Any) -> list[str]:
     return [path if isinstance(path, str) else variable.name.partition(":")[0]]
 
 
-def is_variable(value: Any) -> bool:
+def _is_variable(value: Any) -> bool:
     """Returns whether a value is a variable of TensorFlow or of Keras."""
     # Keras's optimizers have `assign` as well, but no shape.
     is_keras = _is_keras(value) and hasattr(value, "assign") and hasattr(value, "shape")

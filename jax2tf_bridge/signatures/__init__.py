@@ -32,7 +32,7 @@ from jax2tf_bridge.signatures._signature import Padding, Processing, Signature
 from jax2tf_bridge.signatures._signature import list_masks as list_masks
 from jax2tf_bridge.signatures._weights import PARAMS as PARAMS
 from jax2tf_bridge.signatures._weights import WeightLeaf as WeightLeaf
-from jax2tf_bridge.signatures._weights import check_types as check_types
+from jax2tf_bridge.signatures._weights import check_value_types as check_value_types
 from jax2tf_bridge.signatures._weights import convert_array as convert_array
 from jax2tf_bridge.signatures._weights import match_weights as match_weights
 from jax2tf_bridge.signatures._weights import name_leaves as name_leaves

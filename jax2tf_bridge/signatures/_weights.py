@@ -121,14 +121,14 @@ def _check_leaves(
         expected.append((leaf.path, leaf.value, aval.shape, aval.dtype, is_accepted))
     file = params.file if isinstance(params, PathWeights) else ""
     owner = f"The weights in {file}" if file else "params"
-    check_types(
+    check_value_types(
         f"{owner} do not fit the argument {argument} of {portable.name}",
         expected,
         "Pass the weights that it was exported with, or export it for these.",
     )
 
 
-def check_types(
+def check_value_types(
     text: str, values: Iterable[tuple[str, Any, Sequence[Any], str, bool]], advice: str
 ) -> None:
     """Checks the shapes and dtypes of values.

@@ -168,7 +168,7 @@ def join_requests(endpoint: Endpoint, batching: Batching, alone: Any) -> Endpoin
     sizes = padded.bucketing.sizes[variable]
     inputs, outputs = padded.bucketing.inputs, padded.bucketing.outputs
     # BatchFunction and tf.cond do not take 8-bit floats.
-    specs = [tf.TensorSpec(_list_sizes(a), get_carried_dtype(a)) for a in inputs.values()]
+    specs = [tf.TensorSpec(_list_known_sizes(a), get_carried_dtype(a)) for a in inputs.values()]
 
     def run_named(run: NamedCall, tensors: Sequence[Any]) -> list[Any]:
         named = {
@@ -198,7 +198,7 @@ def join_requests(endpoint: Endpoint, batching: Batching, alone: Any) -> Endpoin
             **batching.numbers(),
         )
         for result, aval in zip(results, outputs.values(), strict=True):
-            result.set_shape(_list_sizes(aval))
+            result.set_shape(_list_known_sizes(aval))
         return list(results)
 
     def call(named: Mapping[str, Any]) -> dict[str, Any]:
@@ -221,7 +221,7 @@ def join_requests(endpoint: Endpoint, batching: Batching, alone: Any) -> Endpoin
     return replace(endpoint, padded=replace(padded, call=opaque_to_autograph(call)))
 
 
-def _list_sizes(aval: Aval) -> list[int | None]:
+def _list_known_sizes(aval: Aval) -> list[int | None]:
     return [None if is_symbolic_dim(d) else int(str(d)) for d in aval.op_shape]
 
 

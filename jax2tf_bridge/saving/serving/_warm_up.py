@@ -120,7 +120,7 @@ def encode_tensor(array: _Array) -> bytes:
     return bytes(proto.SerializeToString())
 
 
-def read_warm_up(folder: Path) -> Iterator[WarmUpRequest]:
+def read_warm_up_requests(folder: Path) -> Iterator[WarmUpRequest]:
     """Yields the requests in a SavedModel's warm-up file.
 
     Raises:
@@ -215,8 +215,8 @@ def _run_loaded(model: str, requests: Iterable[WarmUpRequest]) -> None:
 def _main(model: str, folder: str) -> str | None:
     """Runs the requests in a folder; returns an error message, or None."""
     try:
-        _run_loaded(model, read_warm_up(Path(folder)))
-        _run_in_session(model, read_warm_up(Path(folder)))
+        _run_loaded(model, read_warm_up_requests(Path(folder)))
+        _run_in_session(model, read_warm_up_requests(Path(folder)))
     except Exception as e:  # the process that started this one reports it
         return f"{type(e).__name__}: {extract_first_line(str(e))}"
     return None

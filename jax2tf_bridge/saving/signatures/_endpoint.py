@@ -161,7 +161,7 @@ class WeightedFunction:
 
     def _arguments(self, named: Mapping[str, Any]) -> list[Any]:
         tensors = [named[port.name] for port in self.inputs]
-        return list(map(_make_key, tensors, self._avals)) if self._has_seeds else tensors
+        return list(map(_seed_to_key, tensors, self._avals)) if self._has_seeds else tensors
 
 
 def _make_spec(name: str, aval: Aval) -> tf.TensorSpec:
@@ -213,7 +213,7 @@ def _make_flat_function(
     return TracedOnce(flat, signature)
 
 
-def _make_key(seed: tf.Tensor, aval: Aval) -> tf.Tensor:
+def _seed_to_key(seed: tf.Tensor, aval: Aval) -> tf.Tensor:
     """Makes the words of a key from a seed, as jax.random.key does."""
     if aval.dtype not in KEYS:
         return seed
