@@ -160,9 +160,7 @@ def read_manifest(folder: AnyPath) -> Manifest | None:
         ) from e
 
 
-def iterate_file_differences(
-    folder: AnyPath, manifest: Manifest, *, contents: bool
-) -> Iterator[str]:
+def iterate_differences(folder: AnyPath, manifest: Manifest, *, contents: bool) -> Iterator[str]:
     """Yields the differences between the files of a version and its manifest, as text.
 
     Args:
@@ -321,7 +319,7 @@ def check_files(
       FileFormatError: they differ; the text names each file.
       OSError: a file cannot be read.
     """
-    differences = list(iterate_file_differences(folder, manifest, contents=contents))
+    differences = list(iterate_differences(folder, manifest, contents=contents))
     if differences:
         place = str(version or folder)
         raise FileFormatError(

@@ -290,7 +290,7 @@ def _check_constraints(bucketing: Bucketing) -> None:
             values = dict(zip(names, sizes, strict=True))
             if not constraint.holds(values):
                 raise ShapeError(
-                    f"{bucketing.name}: the bucket {format_variable_sizes(values)} violates {constraint}, "
+                    f"{bucketing.name}: the bucket {format_values(values)} violates {constraint}, "
                     f"which the function demands.{_suggest_size(bucketing, values)}"
                 )
 
@@ -301,8 +301,8 @@ def _check_padding_keeps(bucketing: Bucketing, constraint: Comparison) -> None:
             others = " and ".join(sorted(constraint.variables() - set(bucketing.sizes)))
             raise ShapeError(
                 f"{bucketing.name}: the function demands {constraint}, which holds for "
-                f"{format_variable_sizes(smaller)}, but not after padding to "
-                f"{format_variable_sizes(values)}. Give {others} buckets too."
+                f"{format_values(smaller)}, but not after padding to "
+                f"{format_values(values)}. Give {others} buckets too."
             )
 
 
@@ -328,8 +328,8 @@ def _check_growth(bucketing: Bucketing) -> None:
                 if before > after or after < 0:
                     raise ShapeError(
                         f"{bucketing.name}: {name}: {aval}: the dimension {dimension} is {before} "
-                        f"for {format_variable_sizes(smaller)} and {after} for the bucket "
-                        f"{format_variable_sizes(values)}: padding cannot shrink a dimension."
+                        f"for {format_values(smaller)} and {after} for the bucket "
+                        f"{format_values(values)}: padding cannot shrink a dimension."
                     )
 
 
@@ -364,7 +364,7 @@ def _check_splittable(bucketing: Bucketing, variable: str) -> None:
                 )
 
 
-def format_variable_sizes(values: Mapping[str, int]) -> str:
+def format_values(values: Mapping[str, int]) -> str:
     """Formats sizes for a message: "b = 3, l = 8"."""
     return ", ".join(f"{variable} = {size}" for variable, size in values.items())
 

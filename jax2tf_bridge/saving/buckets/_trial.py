@@ -17,7 +17,7 @@ from jax2tf_bridge._dtypes import NARROW_FLOATS
 from jax2tf_bridge.comparing import DRAWS, FULL_DRAWS, Draw, PlausibleInputs
 from jax2tf_bridge.errors import Argument, Message, UnsoundBucketsError
 from jax2tf_bridge.portable import Aval
-from jax2tf_bridge.saving.buckets._buckets import Bucketing, format_variable_sizes
+from jax2tf_bridge.saving.buckets._buckets import Bucketing, format_values
 from jax2tf_bridge.saving.buckets._padding import NamedCall, pad_inputs, run_padded, slice_result
 from jax2tf_bridge.saving.buckets._result_changes import (
     NARROW_PROGRAM_TOLERANCE,
@@ -270,13 +270,13 @@ class _Trial:
         size, bucket, small = ({v: values[v] for v in variables} for values in (sizes, full, trial))
         if is_padding:
             problem = (
-                f"padding {format_variable_sizes(size)} to the bucket {format_variable_sizes(bucket)} makes the "
+                f"padding {format_values(size)} to the bucket {format_values(bucket)} makes the "
                 f"output {output!r} infinite or NaN; without padding it is finite"
             )
         else:
             problem = (
-                f"the output {output!r} is infinite or NaN at {format_variable_sizes(size)}, in the bucket "
-                f"{format_variable_sizes(bucket)}; at {format_variable_sizes(small)} it is finite"
+                f"the output {output!r} is infinite or NaN at {format_values(size)}, in the bucket "
+                f"{format_values(bucket)}; at {format_values(small)} it is finite"
             )
         names = " and ".join(variables)
         return UnsoundBucketsError(
@@ -341,7 +341,7 @@ class _Trial:
                     self.bucketing,
                     smaller,
                     bucket,
-                    f"padding {format_variable_sizes(smaller)} to {target}{format_variable_sizes(bucket)} changes",
+                    f"padding {format_values(smaller)} to {target}{format_values(bucket)} changes",
                     format_remedy(self.bucketing, self.plausible, list(smaller)),
                 )
         return None

@@ -18,7 +18,7 @@ from jax2tf_bridge.saving.buckets import (
     TYPICAL,
     Bucketing,
     find_sizes,
-    format_variable_sizes,
+    format_values,
 )
 from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, extract_first_line, make_zeros
 from jax2tf_bridge.saving.signatures import Endpoint, run_preprocess
@@ -258,9 +258,7 @@ def _make_example_requests(endpoint: Endpoint, notes: list[str]) -> list[WarmUpR
         choice = _choose_buckets(bucketing, probe.solve_sizes(example))
         if choice is not None:
             by_choice.setdefault(choice, example)
-    choices = {
-        tuple(choice.values()): format_variable_sizes(choice) for choice in bucketing.choices()
-    }
+    choices = {tuple(choice.values()): format_values(choice) for choice in bucketing.choices()}
     missing = [text for choice, text in choices.items() if choice not in by_choice]
     if missing:
         shown = "; ".join(missing[:_MAX_SHOWN])
