@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,7 @@ from jax2tf_bridge.saving._weight_signatures import INITIAL, WeightSignatures
 from jax2tf_bridge.saving.buckets import BUCKETS
 from jax2tf_bridge.saving.serving import (
     Batching,
+    WarmUpRequest,
     check_joinable,
     join_requests,
     make_warm_up_requests,
@@ -73,7 +74,7 @@ from jax2tf_bridge.saving.signatures import (
     wrap_call,
 )
 from jax2tf_bridge.signatures import NamedPort, Sides, Signature, open_params
-from jax2tf_bridge.storage import as_path, whole_directory
+from jax2tf_bridge.storage import AnyPath, as_path, whole_directory
 from jax2tf_bridge.to_tensorflow import check_function, tf_compat
 from shape_poly import shape_text
 
@@ -106,62 +107,12 @@ def save_functions(
     path = as_path(path)
     check_place(path)
     with (
-        open_params(params) as tree,
+        open_params(params) as weights,
         # First, so that an obstacle at `path` is reported before the long work.
         whole_directory(path, overwrite=options.overwrite, has=GRAPH_FILE) as folder,
     ):
-        is_updating = any(each.updates_params for each in signatures.values())
-        weights = Weights(
-            tree,
-            options.trainable,
-            variable_dtypes=LITERT_VARIABLES if is_updating and options.for_litert else {},
-        )
-        constants = ConstantVariables()
-        lock = UpdateLock() if is_updating and not options.for_litert else WeightLock()
-        endpoints = [
-            _make_endpoint(name, signature, weights, constants, options.vjp_order, lock)
-            for name, signature in signatures.items()
-        ]
-        # `save` checked them before the export; AUTO may have added variables since.
-        options.check([e.signature_inputs() for e in endpoints])
-        _check_size({e.name: _iterate_orders(e.portable, e.function.order) for e in endpoints})
-        saved_weights = weights.weights()
-        _check_updated_paths(endpoints, saved_weights)
-        extra = WeightSignatures.of(
-            options.weight_signatures,
-            endpoints,
-            saved_weights,
-            lock,
-            needs_inputs=options.needs_inputs,
-        )
-        variables = [*saved_weights, *extra.initial.values(), *constants.variables.values()]
-        endpoints = add_buckets(
-            endpoints, options.buckets, before_trials=lambda: hold_values(variables)
-        )
-        if options.batching is not None:
-            check_joinable(endpoints)
-        if options.precompile:
-            _check_compilable(endpoints)
-        requests, request_notes = (
-            make_warm_up_requests([e for e in endpoints if not e.function.updates])
-            if options.warm_up or options.precompile
-            else ((), ())
-        )
-        root = _make_root(endpoints, variables)
-        served = _write_model(root, endpoints, extra, folder, options.batching)
-        for endpoint in endpoints:
-            if endpoint.portable.target.for_converters and not options.shares_names:
-                _check_output_names(endpoint.name, *served[endpoint.name])
-        write_values(folder, variables)
-        _write_defaults(folder, {e.name: e.defaults() for e in endpoints})
-        _write_sidecar(folder, endpoints, saved_weights, constants, options.batching)
-        compiled = [r for r in requests if r.signature in _list_compiled(endpoints)]
-        if options.precompile and not compiled:
-            raise _make_no_requests_error(request_notes)
-        if options.warm_up and requests:
-            write_warm_up(folder, requests)
-        if options.precompile:
-            precompile(folder, compiled)
+        model = _make_model(signatures, weights, options)
+        sides = _write_model(model, folder)
         graph_bytes = (folder / GRAPH_FILE).stat().st_size
         variable_bytes = sum(f.stat().st_size for f in (folder / VARIABLES_FOLDER).iterdir())
         old_programs = set[str]()
@@ -170,32 +121,114 @@ def save_functions(
             share_programs(folder, path.parent)
     if old_programs:
         remove_unused_programs(path.parent, published_versions(path.parent).values())
-    trained = tuple(w.name for w in saved_weights if w.variable.trainable)
+    return _describe_model(model, path, sides, graph_bytes, variable_bytes)
+
+
+@dataclass(frozen=True)
+class _Model:
+    """Contents of a SavedModel.
+
+    Attributes:
+      options: the options of `save`.
+      endpoints: the signatures.
+      weight_signatures: the further signatures for weights.
+      weights: the weights.
+      constants: the lifted constants.
+      requests: the warm-up requests.
+      request_notes: notes on what the requests leave out.
+    """
+
+    options: SaveOptions
+    endpoints: Sequence[Endpoint]
+    weight_signatures: WeightSignatures
+    weights: Sequence[SavedVariable]
+    constants: ConstantVariables
+    requests: Sequence[WarmUpRequest]
+    request_notes: Sequence[str]
+
+    @property
+    def variables(self) -> list[SavedVariable]:
+        initial, constants = self.weight_signatures.initial, self.constants.variables
+        return [*self.weights, *initial.values(), *constants.values()]
+
+    @property
+    def compiled_requests(self) -> list[WarmUpRequest]:
+        """Requests for signatures that XLA compiles ahead."""
+        names = _list_compiled(self.endpoints)
+        return [request for request in self.requests if request.signature in names]
+
+
+def _make_model(signatures: Mapping[str, Signature], params: Any, options: SaveOptions) -> _Model:
+    is_updating = any(each.updates_params for each in signatures.values())
+    weights = Weights(
+        params,
+        options.trainable,
+        variable_dtypes=LITERT_VARIABLES if is_updating and options.for_litert else {},
+    )
+    constants = ConstantVariables()
+    lock = UpdateLock() if is_updating and not options.for_litert else WeightLock()
+    endpoints = [
+        _make_endpoint(name, signature, weights, constants, options.vjp_order, lock)
+        for name, signature in signatures.items()
+    ]
+    # `save` checked them before the export; AUTO may have added variables since.
+    options.check([e.signature_inputs() for e in endpoints])
+    _check_size({e.name: _iterate_orders(e.portable, e.function.order) for e in endpoints})
+    saved_weights = weights.weights()
+    _check_updated_paths(endpoints, saved_weights)
+    weight_signatures = WeightSignatures.of(
+        options.weight_signatures,
+        endpoints,
+        saved_weights,
+        lock,
+        needs_inputs=options.needs_inputs,
+    )
+    model = _Model(options, endpoints, weight_signatures, saved_weights, constants, (), ())
+    endpoints = add_buckets(
+        endpoints, options.buckets, before_trials=lambda: hold_values(model.variables)
+    )
+    model = replace(model, endpoints=endpoints)
+    if options.batching is not None:
+        check_joinable(endpoints)
+    if options.precompile:
+        _check_compilable(endpoints)
+    if options.warm_up or options.precompile:
+        requests, notes = make_warm_up_requests([e for e in endpoints if not e.function.updates])
+        model = replace(model, requests=requests, request_notes=notes)
+    if options.precompile and not model.compiled_requests:
+        raise _make_no_requests_error(model.request_notes)
+    return model
+
+
+def _describe_model(
+    model: _Model, path: AnyPath, sides: Mapping[str, Sides], graph_bytes: int, variable_bytes: int
+) -> SavedModel:
+    # The report must not hold the user's arrays, so it refers to parts of the model only.
+    options, endpoints, requests = model.options, model.endpoints, model.requests
+    joins_requests = options.batching is not None
+    trainable = tuple(w.name for w in model.weights if w.variable.trainable)
+    notes = iterate_notes(endpoints, trainable, is_chosen=options.trainable is not True)
+    constants = model.constants.variables
     return SavedModel(
         path,
         {
-            e.name: SavedSignature.of(
-                e, *served[e.name], joins_requests=options.batching is not None
-            )
+            e.name: SavedSignature.of(e, *sides[e.name], joins_requests=joins_requests)
             for e in endpoints
         }
-        | {name: SavedSignature(*sides, 0) for name, sides in extra.sides().items()},
-        {w.name: describe_variable(w.variable) for w in saved_weights},
-        trained,
-        {name: describe_variable(c.variable) for name, c in constants.variables.items()},
+        | {name: SavedSignature(*s, 0) for name, s in model.weight_signatures.sides().items()},
+        {w.name: describe_variable(w.variable) for w in model.weights},
+        trainable,
+        {name: describe_variable(constant.variable) for name, constant in constants.items()},
         graph_bytes,
         variable_bytes,
-        (
-            *iterate_notes(endpoints, trained, is_chosen=options.trainable is not True),
-            *request_notes,
-        ),
+        (*notes, *model.request_notes),
         serving_from=lambda place: write_instructions(
             place,
             endpoints,
-            served,
+            sides,
             requests,
             has_programs=options.precompile,
-            joins_requests=options.batching is not None,
+            joins_requests=joins_requests,
         ),
     )
 
@@ -325,8 +358,9 @@ class _SavedObject(tf.Module):  # type: ignore[misc]
     trainable_variables: Any = None
 
 
-def _make_root(endpoints: Sequence[Endpoint], variables: Sequence[SavedVariable]) -> _SavedObject:
+def _make_root(model: _Model) -> _SavedObject:
     root = _SavedObject()
+    variables = model.variables
     # Checkpoints name variables by the alphabetically first of the shortest paths.
     root.params, root.constants = (
         {v.name: v.variable for v in variables if v.collection == collection}
@@ -336,41 +370,52 @@ def _make_root(endpoints: Sequence[Endpoint], variables: Sequence[SavedVariable]
         root.initial = initial
     root.trainable_variables = [v.variable for v in variables if v.variable.trainable]
     root.variables = [v.variable for v in variables]
-    root.resources = [resource for e in endpoints for resource in list_resources(e.signature)]
+    root.resources = [r for e in model.endpoints for r in list_resources(e.signature)]
     return root
 
 
-def _write_model(
-    root: _SavedObject,
-    endpoints: Sequence[Endpoint],
-    extra: WeightSignatures,
-    folder: Path,
-    batching: Batching | None,
-) -> dict[str, Sides]:
+def _write_model(model: _Model, folder: Path) -> dict[str, Sides]:
     """Writes the SavedModel, and returns the inputs and outputs of its signatures."""
-    concrete, served = {}, {}
+    options, endpoints = model.options, model.endpoints
+    sides = _write_graph(model, folder)
+    for endpoint in endpoints:
+        if endpoint.portable.target.for_converters and not options.shares_names:
+            _check_output_names(endpoint.name, *sides[endpoint.name])
+    write_values(folder, model.variables)
+    _write_defaults(folder, {e.name: e.defaults() for e in endpoints})
+    _write_sidecar(folder, model)
+    if options.warm_up and model.requests:
+        write_warm_up(folder, model.requests)
+    if options.precompile:
+        precompile(folder, model.compiled_requests)
+    return sides
+
+
+def _write_graph(model: _Model, folder: Path) -> dict[str, Sides]:
+    """Lets TensorFlow write the model; returns the inputs and outputs of its signatures."""
+    root, endpoints, batching = _make_root(model), model.endpoints, model.options.batching
+    signatures, sides = {}, {}
     # `verify` compares these with JAX.
     root.unprocessed = {e.name: e.trace_unprocessed() for e in endpoints if e.is_processed}
     if batching is not None:
         root.without_batching = {}
     for endpoint in endpoints:
-        named, method, concrete[endpoint.name] = _trace(endpoint)
+        name = endpoint.name
+        named, method, signatures[name] = _trace(endpoint)
         if batching is not None:
-            plain = root.unprocessed[endpoint.name] if endpoint.is_processed else named
-            root.without_batching[endpoint.name] = plain
+            plain = root.unprocessed[name] if endpoint.is_processed else named
+            root.without_batching[name] = plain
             alone = plain.get_concrete_function(**endpoint.specs())
             joined, specs = _name_inputs(join_requests(endpoint, batching, alone))
-            concrete[endpoint.name] = joined.get_concrete_function(**specs)
-        served[endpoint.name] = describe_arrays(
-            endpoint, concrete[endpoint.name].structured_outputs
-        )
-        setattr(root, endpoint.name, method)
+            signatures[name] = joined.get_concrete_function(**specs)
+        sides[name] = describe_arrays(endpoint, signatures[name].structured_outputs)
+        setattr(root, name, method)
     default = endpoints[0].name if len(endpoints) == 1 else SERVING_DEFAULT
-    if default in concrete:
+    if default in signatures:
         # TF Hub and Keras call a loaded model itself: tf.saved_model.load(path)(...).
         setattr(root, "__call__", getattr(root, default))  # noqa: B010
-    for name, function in extra.concrete_functions().items():
-        concrete[name] = function
+    for name, function in model.weight_signatures.concrete_functions().items():
+        signatures[name] = function
         setattr(root, name, function)
     root.gradients = {e.name: e.gradient_functions() for e in endpoints}
     try:
@@ -378,7 +423,7 @@ def _write_model(
             tf.saved_model.save(
                 root,
                 str(folder),
-                signatures=concrete,
+                signatures=signatures,
                 options=tf.saved_model.SaveOptions(experimental_custom_gradients=True),
             )
     except AssertionError as e:
@@ -388,7 +433,7 @@ def _write_model(
             "preprocess or postprocess uses a table or variable that TensorFlow does not find, so "
             "it cannot save it. Name it: Processing(..., resources=[table])."
         ) from e
-    return served
+    return sides
 
 
 @contextlib.contextmanager
@@ -451,18 +496,13 @@ def _trace(endpoint: Endpoint) -> tuple[Any, Any, Any]:
     return named, method, signature
 
 
-def _write_sidecar(
-    folder: Path,
-    endpoints: Sequence[Endpoint],
-    weights: Sequence[SavedVariable],
-    constants: ConstantVariables,
-    batching: Batching | None,
-) -> None:
+def _write_sidecar(folder: Path, model: _Model) -> None:
     """Writes the sidecar, with which the SavedModel can be read back and published again."""
+    constants, batching = model.constants, model.options.batching
     sidecar = Sidecar(
         bridge=__version__,
         tensorflow=str(tf.__version__),
-        signatures={e.name: _make_signature_entry(e, batching) for e in endpoints},
+        signatures={e.name: _make_signature_entry(e, batching) for e in model.endpoints},
         variables=tuple(
             VariableEntry(
                 weight.leaf.path,
@@ -472,7 +512,7 @@ def _write_sidecar(
                 tuple(weight.variable.shape.as_list()),
                 bool(weight.variable.trainable),
             )
-            for weight in weights
+            for weight in model.weights
         ),
         constants=tuple(
             ConstantEntry(
@@ -484,7 +524,7 @@ def _write_sidecar(
             for name, constant in constants.lifted.items()
         ),
     )
-    write_sidecar(folder, sidecar, {e.name: e.portable for e in endpoints})
+    write_sidecar(folder, sidecar, {e.name: e.portable for e in model.endpoints})
 
 
 def _make_signature_entry(endpoint: Endpoint, batching: Batching | None) -> SignatureEntry:
