@@ -378,10 +378,7 @@ def publish_version(
             raise
         notes.append(f"the labels are unknown, so older versions stay: {e}")
         count = None
-    with (
-        folder.stage(needed) as place,
-        reraise_interrupts() as check_interrupts,
-    ):
+    with folder.stage(needed) as place, reraise_interrupts() as check_interrupts:
         partial = place / "new"
         result = write(partial)
         if not partial.is_dir() or not any(partial.iterdir()):
@@ -391,7 +388,6 @@ def publish_version(
             check(partial)
         write_manifest(partial, origin, files)
         folder.settle(partial)
-        removable: dict[int, list[AnyPath]] = {}
         # Before the version is visible, because a server compiles programs that it does not find;
         # and before the lock, because copies take longer than others wait for it.
         share_programs(partial, folder.path)
@@ -404,27 +400,40 @@ def publish_version(
         pinned = set(labels.values())
         if label is not None:
             labels = _add_label(folder, label, version)
-            unloaded = find_unloaded(folder.path, versions)
-            if unloaded:
+            if unloaded := find_unloaded(folder.path, versions):
                 notes.append(describe_unloaded(folder.path, unloaded))
         elif labels and versions:
-            missing = {name: n for name, n in labels.items() if n not in versions}
-            labels = keep_existing(labels, versions)
-            if missing:
-                notes.append(describe_missing(folder.path, missing))
-            if labels:
-                notes.append(_describe_unlabelled(version, labels))
-        if count is not None:
-            pinned |= set(labels.values())
-            removable = {n: versions[n] for n in sorted(versions)[:-count] if n not in pinned}
+            labels = _check_labels(folder, version, labels, versions, notes)
         path = folder.path / str(version)
-        if removable and check is not None and not _is_readable(path, check, notes):
-            removable = {}
-        removed = [n for n, paths in removable.items() if _remove_version(folder, paths, notes)]
+        removed: list[int] = []
+        if count is not None:
+            old = [n for n in sorted(versions)[:-count] if n not in {*pinned, *labels.values()}]
+            if old and (check is None or _is_readable(path, check, notes)):
+                removed = [n for n in old if _remove_version(folder, versions[n], notes)]
         _remove_unused_programs(folder)
-        # Another publisher may have removed them: it did not see this version yet.
+        # Another publisher, which did not see this version yet, may have removed them.
         restore_programs(path, folder.path)
     return NewVersion(version, path, result, tuple(removed), tuple(notes), labels)
+
+
+def _check_labels(
+    folder: VersionFolder,
+    version: int,
+    labels: Mapping[str, int],
+    versions: Collection[int],
+    notes: list[str],
+) -> dict[str, int]:
+    """Returns the labels of existing versions; notes the others, and that the new one has none."""
+    existing = keep_existing(labels, versions)
+    if missing := {name: n for name, n in labels.items() if name not in existing}:
+        notes.append(describe_missing(folder.path, missing))
+    if existing:
+        texts = ", ".join(f"{label} is {number}" for label, number in sorted(existing.items()))
+        notes.append(
+            f"version {version} has no label ({texts}): a server that reads {MODEL_CONFIG} uses it "
+            "for requests without a label; give it one by promote"
+        )
+    return existing
 
 
 def _remove_unused_programs(folder: VersionFolder) -> None:
@@ -436,8 +445,16 @@ def _remove_unused_programs(folder: VersionFolder) -> None:
 
 
 def _add_label(folder: VersionFolder, label: str, version: int) -> Mapping[str, int]:
+    def assign(labels: Mapping[str, int]) -> dict[str, int]:
+        versions = folder.directories()
+        existing = keep_existing(labels, versions)
+        before = max((n for n in versions if n < version), default=None)
+        if not existing and label != STABLE and before is not None:
+            return {STABLE: before, label: version}
+        return {**existing, label: version}
+
     try:
-        return update_labels(folder.path, _assign_label(label, version, folder))
+        return update_labels(folder.path, assign)
     except OSError as e:
         text = (
             f"cannot be written ({e.strerror or e}): version {version} is published, but without "
@@ -447,20 +464,6 @@ def _add_label(folder: VersionFolder, label: str, version: int) -> Mapping[str, 
         raise make_path_error(type(e), e.errno or errno.EIO, text, file) from e
 
 
-def _assign_label(
-    label: str, version: int, folder: VersionFolder
-) -> Callable[[Mapping[str, int]], dict[str, int]]:
-    def assign(labels: Mapping[str, int]) -> dict[str, int]:
-        versions = folder.directories()
-        existing = keep_existing(labels, versions)
-        before = max((n for n in versions if n < version), default=None)
-        if not existing and label != STABLE and before is not None:
-            return {STABLE: before, label: version}
-        return {**existing, label: version}
-
-    return assign
-
-
 def keep_existing(labels: Mapping[str, int], versions: Collection[int]) -> dict[str, int]:
     """Drops the labels of versions that were removed by hand.
 
@@ -468,14 +471,6 @@ def keep_existing(labels: Mapping[str, int], versions: Collection[int]) -> dict[
     version exists before it gets a label.
     """
     return {label: number for label, number in labels.items() if number in versions}
-
-
-def _describe_unlabelled(version: int, labels: Mapping[str, int]) -> str:
-    texts = ", ".join(f"{label} is {number}" for label, number in sorted(labels.items()))
-    return (
-        f"version {version} has no label ({texts}): a server that reads {MODEL_CONFIG} uses it for "
-        "requests without a label; give it one by promote"
-    )
 
 
 def published_versions(root: str | os.PathLike[str]) -> dict[int, AnyPath]:
