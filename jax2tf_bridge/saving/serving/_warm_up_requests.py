@@ -251,11 +251,12 @@ def _make_example_requests(endpoint: Endpoint, notes: list[str]) -> list[WarmUpR
     probe = _Probe.of(endpoint)
     if bucketing is None:
         for example in examples:
-            probe.solve_sizes(example)
+            probe.run(example)
         return [_to_request(name, example) for example in examples]
     by_choice: dict[tuple[int, ...], _Tensors] = {}
     for example in (e for original in examples for e in (original, *_repeat_rows(probe, original))):
-        choice = _choose_buckets(bucketing, probe.solve_sizes(example))
+        _, sizes = probe.run(example)
+        choice = _choose_buckets(bucketing, sizes)
         if choice is not None:
             by_choice.setdefault(choice, example)
     choices = {tuple(choice.values()): format_values(choice) for choice in bucketing.choices()}
@@ -283,7 +284,7 @@ def make_example_arguments(endpoint: Endpoint) -> dict[str, np.ndarray[Any, Any]
         return {}
     probe = _Probe.of(endpoint)
     for example in examples:
-        tensors = probe.run(example)
+        tensors, _ = probe.run(example)
         if all(0 not in tensor.shape for tensor in tensors.values()):
             return {name: np.asarray(tensor.numpy()) for name, tensor in tensors.items()}
     return {}
@@ -302,9 +303,7 @@ def make_example_rows(endpoint: Endpoint) -> list[dict[str, tf.Tensor]]:
     Raises:
       SavingError: as for `make_warm_up_requests`.
     """
-    specs = endpoint.saved_inputs()
-    names = [n for n, spec in specs.items() if spec.shape.rank and spec.shape[0] is None]
-    examples = _convert_examples(endpoint)
+    names, examples = _list_row_inputs(endpoint), _convert_examples(endpoint)
     if not names or not examples:
         return []
     counts = [{int(example[name].shape[0]) for name in names} for example in examples]
@@ -324,7 +323,13 @@ def make_example_rows(endpoint: Endpoint) -> list[dict[str, tf.Tensor]]:
         for row in range(count)
     ]
     probe = _Probe.of(endpoint)
-    return [probe.run(example) for example in (together, *alone)]
+    return [probe.run(example)[0] for example in (together, *alone)]
+
+
+def _list_row_inputs(endpoint: Endpoint) -> list[str]:
+    """Lists the inputs of preprocess whose first dimension is open."""
+    specs = endpoint.saved_inputs()
+    return [n for n, spec in specs.items() if ServedArray.of_tensor(spec).has_open_rows]
 
 
 @dataclass(frozen=True)
@@ -339,8 +344,11 @@ class _Probe:
         function = tf.function(lambda **inputs: run_preprocess(endpoint, inputs), autograph=False)
         return _Probe(endpoint, function.get_concrete_function(**endpoint.saved_inputs()))
 
-    def run(self, example: _Tensors) -> dict[str, tf.Tensor]:
-        """Runs preprocess on an example, and returns the function's inputs.
+    def run(self, example: _Tensors) -> tuple[dict[str, tf.Tensor], dict[str, int]]:
+        """Runs preprocess on an example.
+
+        Returns:
+          The function's inputs, and the sizes of its dimension variables.
 
         Raises:
           SavingError: preprocess fails, or returns sizes that the function does not take or that
@@ -363,23 +371,14 @@ class _Probe:
                     "Its sizes are fixed: open them with polymorphic_shapes, or pad to them in "
                     "preprocess."
                 )
-        _, problem = _solve(self.endpoint.inputs, results)
+        sizes, problem = _solve(self.endpoint.inputs, results)
         if problem:
             raise SavingError(
                 f"{place} returns sizes that contradict each other, for the example "
                 f"({_format_types(example)}): {problem} Make them agree in preprocess, or give the "
                 "arguments different variables in polymorphic_shapes."
             )
-        return results
-
-    def solve_sizes(self, example: _Tensors) -> dict[str, int]:
-        """Solves for the dimension variables of the function, for an example.
-
-        Raises:
-          SavingError: as for `run`.
-        """
-        values, _ = _solve(self.endpoint.inputs, self.run(example))
-        return values
+        return results, sizes
 
 
 def _solve(
@@ -437,22 +436,20 @@ def _iterate_example_code(endpoint: Endpoint) -> Iterator[str]:
 
 def _repeat_rows(probe: _Probe, example: _Tensors) -> Iterator[dict[str, tf.Tensor]]:
     """Yields the example with the rows of each bucket, for variables that equal its row count."""
-    endpoint, specs = probe.endpoint, probe.endpoint.saved_inputs()
-    bucketing = endpoint.bucketing
+    bucketing, names = probe.endpoint.bucketing, _list_row_inputs(probe.endpoint)
     assert bucketing is not None
-    open_rows = [n for n, spec in specs.items() if ServedArray.of_tensor(spec).has_open_rows]
-    counts = {int(example[name].shape[0]) for name in open_rows}
+    counts = {int(example[name].shape[0]) for name in names}
     if len(counts) != 1 or 0 in counts:
         return
     (rows,) = counts
 
     def with_rows(count: int) -> dict[str, tf.Tensor]:
         indices = np.arange(count) % rows
-        return {n: tf.gather(x, indices) if n in open_rows else x for n, x in example.items()}
+        return {n: tf.gather(x, indices) if n in names else x for n, x in example.items()}
 
-    values = probe.solve_sizes(example)
+    _, values = probe.run(example)
     try:
-        doubled_values = probe.solve_sizes(with_rows(2 * rows))
+        _, doubled_values = probe.run(with_rows(2 * rows))
     except SavingError:  # the first axis does not count rows
         return
     buckets = [
