@@ -356,8 +356,7 @@ def promote(
     """
     check_label(to, "to")
     if not isinstance(version, str) and as_integer(version) is None:
-        problem = f" must be the number of a version, or a label. Got: {version!r}."
-        raise SavingError(Message(Argument("version"), problem))
+        raise SavingError(f"version must be the number of a version, or a label. Got: {version!r}.")
     path = open_version_folder(root).path
 
     def move(labels: Mapping[str, int]) -> dict[str, int]:
