@@ -227,9 +227,9 @@ def _retarget_graph(contents: SavedModelContents, target: Target, console: Conso
 
 def _rewrite_graph(contents: SavedModelContents, target: Target, console: Console) -> _NewParts:
     with console.loading("TensorFlow", "retarget --no-xla"):
-        from jax2tf_bridge.converting import operations_graph
+        from jax2tf_bridge.converting import make_operations_graph
     with console.step(f"rewriting {len(contents.modules)} modules as operations"):
-        graph = operations_graph(contents, target)
+        graph = make_operations_graph(contents, target)
         return [graph], _retarget_files(contents, lambda f: without_xla(f, target))
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from jax2tf_bridge.converting._operations_graph import (
         copy_as_operations,
         edit_graph,
-        operations_graph,
+        make_operations_graph,
     )
     from jax2tf_bridge.converting._publish import publish
     from jax2tf_bridge.converting._save import save
@@ -27,7 +27,7 @@ else:
             "copy_as_operations": "_operations_graph",
             "dtype_of_val": "_arguments",
             "edit_graph": "_operations_graph",
-            "operations_graph": "_operations_graph",
+            "make_operations_graph": "_operations_graph",
             "publish": "_publish",
             "save": "_save",
             "serialize_exported": "_serialize_exported",
@@ -39,7 +39,7 @@ __all__ = [
     "copy_as_operations",
     "dtype_of_val",
     "edit_graph",
-    "operations_graph",
+    "make_operations_graph",
     "publish",
     "save",
     "serialize_exported",

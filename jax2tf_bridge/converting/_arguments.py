@@ -1,4 +1,4 @@
-"""Takes the arguments of a call apart, compares them, and makes them tensors."""
+"""Splits the arguments of a call into static values and leaves, and makes tensors of the leaves."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class CallArguments:
 
     @staticmethod
     def of(function: JaxCallable, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallArguments:
-        """Takes the arguments apart.
+        """Splits the arguments of a call.
 
         Raises:
           DTypeError: an argument is neither a tensor nor an array nor a number.
@@ -83,9 +83,9 @@ class CallArguments:
                         f"{advise_closure(function, names, path, leaf)}"
                     )
                 raise DTypeError(
-                    f"The argument {path} of a converted function should "
-                    "be a NumPy array, scalar, tf.Variable, or tf.Tensor. "
-                    f"Got: {leaf!r} of type {type(leaf).__name__}{advise_on_leaf(leaf, path)}"
+                    f"The argument {path} of a converted function should be a NumPy array, scalar, "
+                    f"tf.Variable, or tf.Tensor. Got: {leaf!r} of type {type(leaf).__name__}"
+                    f"{advise_on_leaf(leaf, path)}"
                 )
         static_key = _static_key(function, static_args, static_kwargs)
         key = (tree, static_key, tuple(map(_make_key, values)))
@@ -106,7 +106,7 @@ class CallArguments:
         )
 
     def tensors(self, portable: PortableFunction) -> list[tf.Tensor]:
-        """Makes the leaves tensors of the function's dtypes; 64 bits become 32 unless JAX uses x64.
+        """Makes tensors of the function's dtypes; 64 bits become 32 unless jax_enable_x64 is set.
 
         Raises:
           DTypeError: a number is too large for its dtype.
@@ -124,7 +124,7 @@ class CallArguments:
 
 
 def _unwrap(leaf: Any) -> Any:
-    """Returns a leaf with TF's wrappers replaced by containers, at all depths."""
+    """Replaces TensorFlow's wrappers of containers by the containers, at all depths."""
     if not tf_compat.is_wrapper(leaf):
         return leaf
     plain = tf_compat.unwrap_containers(leaf)
@@ -132,7 +132,7 @@ def _unwrap(leaf: Any) -> Any:
 
 
 def to_array(leaf: Any) -> Any:
-    """Returns a leaf as a tf.Tensor, a JAX or NumPy array, or a number; None for other objects."""
+    """Converts a leaf to a tf.Tensor, a JAX or NumPy array, or a number; None for other objects."""
     if isinstance(leaf, (*_ARRAYS, *_NUMBERS)):
         return leaf
     if isinstance(leaf, tf.Variable) or hasattr(leaf, "__tf_tensor__"):
@@ -174,7 +174,7 @@ def _static_key(
 
 
 def _format_paths(function: JaxCallable, dynamic: Any) -> list[str]:
-    """Paths of the leaves as a user would write them: "x", "params['w']"."""
+    """Returns the paths of the leaves as a user would write them: "x", "params['w']"."""
     names = function.argument_names(len(dynamic[0]))
     keyed, _ = jax.tree_util.tree_flatten_with_path(dynamic)
     paths = []
@@ -193,15 +193,19 @@ def _make_spec(value: Any, path: str) -> OpenSpec:
             )
         dtype = jax_dtype(value.dtype.as_numpy_dtype, path, shown=f"tf.{value.dtype.name}")
         return OpenSpec(tuple(value.shape.as_list()), dtype)
+    dtype = jax_dtype(_get_jax_type(value), path)
     if isinstance(value, _ARRAYS):
-        return OpenSpec(tuple(value.shape), jax_dtype(value.dtype, path))
-    # The value is checked when it becomes a tensor.
-    return OpenSpec((), jax_dtype(jax.typeof(number_kind(value)()).dtype, path), value)
+        return OpenSpec(tuple(value.shape), dtype)
+    return OpenSpec((), dtype, value)  # the number is checked when it becomes a tensor
 
 
-def number_kind(value: Any) -> type:
-    """Returns the narrowest Python number type of a value: bool before int."""
-    return next(kind for kind in _NUMBERS if isinstance(value, kind))
+def _get_jax_type(value: Any) -> Any:
+    """Returns the dtype of an array, or JAX's dtype for the kind of a number."""
+    if hasattr(value, "dtype"):
+        return value.dtype
+    # A bool is an int as well, so bool comes first.
+    kind = next(kind for kind in _NUMBERS if isinstance(value, kind))
+    return jax.typeof(kind()).dtype
 
 
 def _to_tensor(value: Any, dtype: tf.DType) -> tf.Tensor:
@@ -241,12 +245,8 @@ def dtype_of_val(val: Any) -> tf.DType:
             f"Got: {val!r} of type {type(val).__name__}. For a structure of them, map it over "
             "the leaves with tf.nest.map_structure."
         )
-    if isinstance(value, tf.Tensor):
-        jax_type = value.dtype.as_numpy_dtype
-    elif hasattr(value, "dtype"):
-        jax_type = value.dtype
-    else:
-        jax_type = jax.typeof(number_kind(value)()).dtype
+    is_tensor = isinstance(value, tf.Tensor)
+    jax_type = value.dtype.as_numpy_dtype if is_tensor else _get_jax_type(value)
     spec = jax.ShapeDtypeStruct((), jax_dtype(jax_type, "val"))
     dtype = op_dtype(portable_aval(spec), "val")
     if not is_in_range(value, dtype):

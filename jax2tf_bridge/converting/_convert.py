@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Sequence
@@ -36,14 +37,13 @@ from shape_poly import evaluate_shape, solve_dimensions
 register_wrappers(*tf_compat.wrapper_types())
 
 
-class _NotGiven:
-    # Default of those arguments of jax2tf that `target` replaces.
-
+class _Omitted:
     def __repr__(self) -> str:
-        return "<not given>"
+        return "<omitted>"
 
 
-NOT_GIVEN: Any = _NotGiven()
+OMITTED: Any = _Omitted()
+"""Default of those arguments of jax2tf that `target` replaces."""
 _JAX2TF_DEFAULT = "_DefaultNativeSerialization"
 """Name of the class of jax2tf's placeholder for an omitted argument."""
 
@@ -66,14 +66,14 @@ def _choose_target(
             ("enable_xla", enable_xla),
             ("native_serialization", native_serialization),
         )
-        if value is not NOT_GIVEN and type(value).__name__ != _JAX2TF_DEFAULT
+        if value is not OMITTED and type(value).__name__ != _JAX2TF_DEFAULT
     }
     on = [name for name, value in switches.items() if value]
     off = [name for name, value in switches.items() if not value]
-    chosen = as_target(target)
-    if on and not chosen.xla:
+    target = as_target(target)
+    if on and not target.xla:
         raise TargetError(
-            f"{on[0]}=True and target={chosen.name!r} contradict each other. Leave {on[0]} out."
+            f"{on[0]}=True and target={target.name!r} contradict each other. Leave {on[0]} out."
         )
     if not off:
         for name in on:
@@ -83,7 +83,7 @@ def _choose_target(
                 DeprecationWarning,
                 stacklevel=4,  # the caller of convert, through AutoGraph's wrapper
             )
-        return chosen
+        return target
     if "native_serialization" in on:
         raise TargetError(
             "enable_xla=False asks for TensorFlow's own operations, and native_serialization=True "
@@ -94,7 +94,7 @@ def _choose_target(
             f"native_serialization_platforms are the platforms of a module, and {off[0]}=False "
             "asks for TensorFlow's own operations, which run on all. Leave one of them out."
         )
-    return chosen.without_xla()
+    return target.without_xla()
 
 
 @opaque_to_autograph
@@ -104,14 +104,14 @@ def convert(
     polymorphic_shapes: Any = None,
     polymorphic_constraints: PolyConstraints = (),
     with_gradient: bool = True,
-    enable_xla: Any = NOT_GIVEN,
-    native_serialization: Any = NOT_GIVEN,
+    enable_xla: Any = OMITTED,
+    native_serialization: Any = OMITTED,
     native_serialization_platforms: Sequence[str] | None = None,
     native_serialization_disabled_checks: Sequence[Any] = (),
     target: Target | None = None,
     runtime_checks: Literal["drop"] | None = None,
 ) -> ConvertedFunction:
-    """Makes a TF function of a JAX function; a drop-in for jax2tf.convert of JAX 0.12.
+    """Makes a TensorFlow function of a JAX function; a drop-in for jax2tf.convert of JAX 0.12.
 
     Args:
       fun_jax: the function, jitted or not. Arguments and results are pytrees of arrays.
@@ -124,7 +124,7 @@ def convert(
       enable_xla: False makes TensorFlow's own operations instead of XlaCallModule, like
         `target=Target.widest(xla=False)`, and like jax2tf up to JAX 0.6. True is deprecated and
         has no effect.
-      native_serialization: same as enable_xla.
+      native_serialization: the same as enable_xla.
       native_serialization_platforms: as `platforms` of `export`: by default every platform that
         the function can be lowered for.
       native_serialization_disabled_checks: the DisabledSafetyCheck of `export`.
@@ -189,6 +189,7 @@ def convert(
 
     converted.__name__ = converted.__qualname__ = function.name
     converted.__doc__ = getattr(fun_jax, "__doc__", None)
+    # tf.function would pass defaults as arrays; without a signature, JAX gets the Python values.
     if function.signature is not None and not _has_defaults(function):
         converted.__signature__ = function.signature  # type: ignore[attr-defined]
     converted.requirements = _Requirements(portables)  # type: ignore[attr-defined]
@@ -225,10 +226,6 @@ class ConvertedFunction(Protocol):
 
 
 def _has_defaults(function: JaxCallable) -> bool:
-    """Returns whether parameters have defaults.
-
-    tf.function would pass defaults on as arrays; omitted, they stay Python values for JAX.
-    """
     parameters = function.signature.parameters.values() if function.signature else ()
     return any(p.default is not p.empty for p in parameters)
 
@@ -242,7 +239,7 @@ class _FunctionCache:
     """Makes portable functions with `make` and caches them; thread-safe.
 
     The key is the symbolic specs, so that calls that differ only in open dimensions share a
-    portable function. Finding the specs takes long, so a first level maps concrete calls.
+    portable function. It takes long to find the specs, so another cache maps concrete calls.
     """
 
     make: Callable[[Specs], PortableFunction]
@@ -252,7 +249,7 @@ class _FunctionCache:
 
     def portables(self) -> list[PortableFunction]:
         with self._lock:
-            return [portable for known in self._by_specs.values() for portable in known]
+            return list(itertools.chain(*self._by_specs.values()))
 
     def get(
         self, call_key: Hashable, static_key: Hashable, specs: Callable[[], Specs]
@@ -272,20 +269,20 @@ class _FunctionCache:
         with self._lock:
             symbolic = specs()
             specs_key = (symbolic.key(), static_key, configuration)
-            known = self._by_specs.setdefault(specs_key, [])
-            portable = next((r for r in known if _serves(r, symbolic)), None)
+            candidates = self._by_specs.setdefault(specs_key, [])
+            portable = next((p for p in candidates if _takes(p, symbolic)), None)
             if portable is None:
                 portable = self.make(symbolic)
                 check_function(portable)
-                known.append(portable)
+                candidates.append(portable)
             if len(self._by_call) >= _MAX_CALLS:
                 self._by_call.clear()
             self._by_call[key] = portable
             return portable
 
 
-def _serves(portable: PortableFunction, specs: Specs) -> bool:
-    """Returns whether the function takes the sizes of the arguments that AUTO specifies."""
+def _takes(portable: PortableFunction, specs: Specs) -> bool:
+    """Returns whether a function takes the sizes of the arguments with polymorphic_shapes=AUTO."""
     pairs = [
         (aval.shape, leaf.shape)
         for aval, leaf in zip(portable.in_avals, specs.leaves(), strict=True)

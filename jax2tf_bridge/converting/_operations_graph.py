@@ -1,4 +1,4 @@
-"""Makes graphs of SavedModels with TensorFlow's own operations instead of modules."""
+"""Makes graphs of SavedModels with TensorFlow's own operations in place of StableHLO modules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from jax2tf_bridge.targets import Target
 from jax2tf_bridge.to_tensorflow import replace_call_modules, saved_model_message
 
 
-def operations_graph(contents: SavedModelContents, target: Target) -> bytes:
+def make_operations_graph(contents: SavedModelContents, target: Target) -> bytes:
     """Returns saved_model.pb with operations instead of XlaCallModule ops.
 
     Args:
@@ -31,7 +31,7 @@ def operations_graph(contents: SavedModelContents, target: Target) -> bytes:
       target: a target without XLA.
 
     Raises:
-      ModuleError: TensorFlow has no operation for one of a module, or a module calls TensorFlow
+      ModuleError: TensorFlow lacks an operation of a module, or a module calls TensorFlow
         functions itself.
     """
     functions = {(m.function, m.node): _make_function(m, target) for m in contents.modules}
@@ -40,17 +40,17 @@ def operations_graph(contents: SavedModelContents, target: Target) -> bytes:
 
 
 def copy_as_operations(source: Path, folder: Path, target: Target) -> None:
-    """Makes a SavedModel of another one's graph in operations, and its variables.
+    """Makes a SavedModel with the graph of `make_operations_graph`, and links to the variables.
 
     Args:
       source: the SavedModel, which any tool may have written.
-      folder: the folder to make. It links to the variables, and has no sidecar.
+      folder: the folder to make; it has no sidecar.
       target: a target without XLA.
 
     Raises:
-      ModuleError: as for `operations_graph`.
+      ModuleError: as for `make_operations_graph`.
     """
-    graph = operations_graph(read_saved_model(source, accept_any_tool=True), target)
+    graph = make_operations_graph(read_saved_model(source, accept_any_tool=True), target)
     folder.mkdir()
     (folder / GRAPH_FILE).write_bytes(graph)
     for name in ("variables", "assets"):
@@ -64,7 +64,7 @@ def edit_graph(folder: Path, models: str) -> Iterator[Any]:
 
     Args:
       folder: the SavedModel.
-      models: the models that are made of it, for messages, as "LiteRT models".
+      models: the models that are made from it, for messages, as "LiteRT models".
 
     Raises:
       ModuleError: the installed TensorFlow has no protocol buffer of SavedModels.
@@ -72,8 +72,8 @@ def edit_graph(folder: Path, models: str) -> Iterator[Any]:
     message_class = saved_model_message()
     if message_class is None:
         raise ModuleError(
-            f"The installed TensorFlow {tf.__version__} has no message of SavedModels where "
-            f"2.15 to 2.22 have it: write {models} with one of these."
+            f"TensorFlow {tf.__version__} does not have the protocol buffer of SavedModels at the "
+            f"place where TensorFlow 2.15 to 2.22 have it. Write {models} with one of these."
         )
     message = message_class.FromString((folder / GRAPH_FILE).read_bytes())
     yield message.meta_graphs[0]
@@ -83,8 +83,8 @@ def edit_graph(folder: Path, models: str) -> Iterator[Any]:
 def _make_function(called: CalledModule, target: Target) -> PortableFunction:
     if called.functions:
         raise ModuleError(
-            f"The module of {called.place} calls TensorFlow functions, whose graphs the new model "
-            "would lack. Export the function again without XLA."
+            f"The module of {called.place} calls TensorFlow functions, and their graphs would be "
+            "missing from the new model. Export the function again without XLA."
         )
     return make_called_function(
         bytes(called.module),

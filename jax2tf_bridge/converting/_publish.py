@@ -25,7 +25,13 @@ from jax2tf_bridge.saving import (
     map_weights_by_name,
     publish_weights,
 )
-from jax2tf_bridge.signatures import PathWeights, Signatures, keys_as_words, leaf_names, open_params
+from jax2tf_bridge.signatures import (
+    PathWeights,
+    Signatures,
+    keys_as_words,
+    name_leaves,
+    open_params,
+)
 from jax2tf_bridge.storage import AnyPath
 from jax2tf_bridge.targets import Target
 from jax2tf_bridge.weights import is_flat
@@ -74,7 +80,7 @@ def publish(
       label: a label that the version gets for TensorFlow Serving, as "canary", in the file
         models.config beside `root`. With the first label, the version before becomes "stable".
       note: a note for `list_versions`.
-      **options: those of `save`.
+      **options: options of `save`.
 
     Returns:
       The number of the version and its path; also the report of `save` (`saved`) or, for new
@@ -89,7 +95,7 @@ def publish(
       ValueError, TypeError: `keep` is not a number of versions.
       TypeError: there is no such option.
       OSError: `root` cannot be written.
-      BridgeError: as `save` raises.
+      BridgeError: as for `save`.
 
     >>> import tempfile, numpy as np
     >>> from jax2tf_bridge import Signature
@@ -135,22 +141,24 @@ def publish(
         )
         raise make_path_error(errno.ENOENT, text, root)
     with open_params(params) as weights:
-        named = _name_leaves(newest, keys_as_words(weights))
+        named = _map_leaves_by_name(newest, keys_as_words(weights))
         return Published.with_weights(
             publish_weights(root, named, keep=keep, label=label, note=note)
         )
 
 
-def _name_leaves(newest: AnyPath, params: Any) -> Mapping[str, Any]:
-    by_path = isinstance(params, PathWeights) or (isinstance(params, Mapping) and is_flat(params))
-    if by_path or "jax" not in sys.modules:
+def _map_leaves_by_name(newest: AnyPath, params: Any) -> Mapping[str, Any]:
+    is_by_path = isinstance(params, PathWeights) or (
+        isinstance(params, Mapping) and is_flat(params)
+    )
+    if is_by_path or "jax" not in sys.modules:
         return map_weights_by_name(newest, params)
-    # JAX knows the user's own node types, which the files may not.
+    # JAX knows the user's own node types; the files may not have them.
     import jax
 
     from jax2tf_bridge.from_jax.trees import tree_spec
 
-    names = leaf_names(tree_spec(params))
+    names = name_leaves(tree_spec(params))
     if isinstance(params, Mapping) and not _has_weight_names(newest, names):
         # Boxes around single values add parts to the names, which a state dict may lack.
         return map_weights_by_name(newest, params)

@@ -19,7 +19,7 @@ from jax2tf_bridge.saving import (
     WeightSignature,
     save_functions,
 )
-from jax2tf_bridge.signatures import Signatures, keys_as_words, open_params, prepare
+from jax2tf_bridge.signatures import Signatures, keys_as_words, open_params, prepare_signatures
 from jax2tf_bridge.storage import StoragePath, as_path, check_free
 from jax2tf_bridge.targets import Target
 
@@ -46,8 +46,8 @@ def save(
 
     Each signature has inputs and outputs by name. A loaded model also has a method for each
     signature, with the arguments of the JAX function; `params`, which maps each weight's name
-    ("dense/kernel") to its variable; `trainable_variables`; and `constants`. The model itself can
-    be called: it is "serving_default", or the only signature.
+    ("dense/kernel") to its variable; `trainable_variables`; and `constants`. A call of the model
+    itself is a call of "serving_default", or of the only signature.
 
     Args:
       path: the directory, on disk or behind a scheme ("gs://bucket/model"). It appears complete or
@@ -56,9 +56,9 @@ def save(
         functions. Each function is a Signature, a JAX function, a PortableFunction, or the path of
         a .jaxfn file. Only JAX functions need JAX.
       params: the weights: the first argument of each function, unless its Signature has
-        takes_params=False. All signatures share one tf.Variable per weight. One of: a pytree of
+        takes_params=False. All signatures share one tf.Variable per weight. They are a pytree of
         arrays; a state dict; the path of a msgpack or safetensors file (see `write_weights`), which
-        JAX functions receive as nested dicts; the path of an Orbax checkpoint. For portable
+        JAX functions get as nested dicts; or the path of an Orbax checkpoint. For portable
         functions, files and state dicts must have exactly the paths of the function's weights.
       trainable: whether floating-point weights are trainable; or prefixes of the names of the
         trainable weights, as ["dense"].
@@ -74,9 +74,9 @@ def save(
       expected_sizes: the sizes of requests, from which `save` chooses buckets: a list with
         repetitions for the only variable, or such lists by variable.
       warm_up: whether to write requests that TensorFlow Serving replays when it loads the model, so
-        that everything is compiled before the first real request. A Signature with a preprocess
-        takes them from its `example`. Without XLA, open sizes without buckets have requests of the
-        sizes of its `example`, or of small sizes.
+        that everything is compiled before the first real request. For a Signature with a
+        preprocess they are its `example`. Without XLA, open sizes without buckets have requests of
+        the sizes of the `example`, or of small sizes.
       precompile: whether to run these requests now and store the programs that XLA compiles;
         `serving` of the result has the setting that makes TensorFlow use them. In a version folder
         (whose name is a number) the programs also go to `xla_cache` beside the versions.
@@ -153,7 +153,7 @@ def _save(
     if not isinstance(place, StoragePath):  # storage may hold the rest of an interrupted upload
         check_free(place, overwrite=options.overwrite, has=GRAPH_FILE)
     with open_params(params) as weights:
-        prepared = prepare(signatures, weights, platforms, target)
+        prepared = prepare_signatures(signatures, weights, platforms, target)
         options.check([each.inputs() for each in prepared.values()])
         portables = {}
         for name, each in prepared.items():

@@ -13,7 +13,7 @@ def serialize_exported(
     """Writes the bytes that jax.export.deserialize of JAX 0.8 to 0.12 reads.
 
     The bytes are of serialization version 12 (WRITTEN_VERSION) and also have the fields that older
-    releases read. They name no release of JAX, since none wrote them. The format has no place for
+    releases read. They name no release of JAX, since none wrote them. The format cannot hold
     constraints, requirements, argument names, dropped platforms and the target, so these are left
     out; the checks inside the module stay. Captured arrays become constants of each module, and
     4-bit integers keep their dtype; both need JAX.

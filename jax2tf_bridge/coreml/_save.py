@@ -23,7 +23,7 @@ from jax2tf_bridge.errors import (
 )
 from jax2tf_bridge.frozen_graphs import FrozenSignature, ModelRuntime, freeze_signatures
 from jax2tf_bridge.portable import PortableFunction
-from jax2tf_bridge.saving import format_signature
+from jax2tf_bridge.saving import format_served_signature
 from jax2tf_bridge.signatures import ServedArray, Signature
 from jax2tf_bridge.storage import AnyPath, as_path, check_free, whole_directory
 from shape_poly import evaluate_shape, variables_of
@@ -63,7 +63,7 @@ class CoreMLModel:
         }
 
     def __str__(self) -> str:
-        text = format_signature("main", self.inputs, self.outputs)
+        text = format_served_signature("main", self.inputs, self.outputs)
         return f"{self.path}\n  {text}\n  {self.size / 1e6:.2f} MB, computes in {self.precision}"
 
 

@@ -20,9 +20,9 @@ from jax2tf_bridge.signatures import (
     Signatures,
     export_signatures,
     find_model,
+    format_arrays,
     keys_as_words,
     open_params,
-    served_text,
 )
 from jax2tf_bridge.storage import on_disk
 from jax2tf_bridge.targets import Target
@@ -145,7 +145,7 @@ def _check_dtypes(
     refused = {k: v for k, v in {**inputs, **outputs}.items() if v.dtype in _REFUSED}
     if refused:
         raise UnsupportedByTargetError(
-            f"{runtime.name} has no 64-bit numbers: {served_text(refused)} of the signature "
+            f"{runtime.name} has no 64-bit numbers: {format_arrays(refused)} of the signature "
             f"{name}. Cast them to 32 bits in the function.",
             operation=next(iter(refused.values())).dtype,
             source=None,

@@ -21,7 +21,7 @@ from jax2tf_bridge.errors import (
 )
 from jax2tf_bridge.portable import Aval, CallStructure, PortableFunction, TreeSpec, can_become
 from jax2tf_bridge.saving.signatures import to_plain_containers
-from jax2tf_bridge.signatures import PARAMS, leaf_names
+from jax2tf_bridge.signatures import PARAMS, name_leaves
 from jax2tf_bridge.to_tensorflow import Constants, call_flat, cast_if_needed, check_shapes, op_dtype
 from shape_poly import shape_text
 
@@ -56,7 +56,7 @@ class LayerFunction:
         tree = self.portable.first_argument
         # The avals of the other arguments follow.
         return tuple(
-            zip(tree.leaf_paths(PARAMS), leaf_names(tree), self.portable.in_avals, strict=False)
+            zip(tree.leaf_paths(PARAMS), name_leaves(tree), self.portable.in_avals, strict=False)
         )
 
     @cached_property

@@ -23,8 +23,8 @@ from jax2tf_bridge.keras._model import (
 )
 from jax2tf_bridge.keras._sources import JaxFunction, resolve_source
 from jax2tf_bridge.portable import AUTO, HoldsPortable, PolyConstraints, PortableFunction
-from jax2tf_bridge.saving.weights import read_prefixes
-from jax2tf_bridge.signatures import differences
+from jax2tf_bridge.saving import read_prefixes
+from jax2tf_bridge.signatures import format_mismatches
 from jax2tf_bridge.targets import Target
 from jax2tf_bridge.to_tensorflow import EagerConstants, opaque_to_autograph
 
@@ -225,7 +225,7 @@ class KerasLayer(keras.layers.Layer):  # type: ignore[misc]
         missing = [key for key in stored if key not in store]
         unexpected = [key for key in store.keys() if key not in stored]  # noqa: SIM118
         if missing or unexpected:
-            lines = differences(dict.fromkeys(missing, ""), unexpected, stored)
+            lines = format_mismatches(dict.fromkeys(missing, ""), unexpected, stored)
             raise StructureError(
                 f"The weights of the file are not those of {self._subject}:"
                 f"{format_bullets(lines)}\n"

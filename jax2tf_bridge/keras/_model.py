@@ -31,17 +31,17 @@ from jax2tf_bridge.portable import (
     TreeSpec,
     apply_target,
 )
+from jax2tf_bridge.saving import check_prefixes, has_prefix, is_trainable
 from jax2tf_bridge.saving.signatures import choose_order
-from jax2tf_bridge.saving.weights import check_prefixes, has_prefix, is_trainable
 from jax2tf_bridge.serialization import deserialize, serialize
 from jax2tf_bridge.signatures import (
     PathWeights,
     WeightLeaf,
-    differences,
+    format_mismatches,
     keys_as_words,
-    leaf_names,
+    match_weights,
+    name_leaves,
     open_params,
-    weight_leaves,
 )
 from jax2tf_bridge.targets import Target
 from jax2tf_bridge.to_tensorflow import (
@@ -243,12 +243,12 @@ def _find_updated(
             f"With mutable={list(mutable)}, {name} must return (outputs, new values) when it is "
             f"trained, as Flax's apply(..., mutable={list(mutable)}) does. It returns {tree}"
         )
-    returned = leaf_names(tree.children[1])
+    returned = name_leaves(tree.children[1])
     expected = [n for n in weights if any(has_prefix(n, m) for m in mutable)]
     missing = [n for n in expected if n not in returned]
     unexpected = [n for n in returned if n not in expected]
     if missing or unexpected:
-        lines = differences(dict.fromkeys(missing, ""), unexpected, expected)
+        lines = format_mismatches(dict.fromkeys(missing, ""), unexpected, expected)
         raise StructureError(
             f"{name} must return new values of the weights that mutable={list(mutable)} names:"
             f"{format_bullets(lines)}\nReturn a value for each, nested as params is."
@@ -355,7 +355,7 @@ def model_from_portables(
     with open_params(keys_as_words(params)) as weights:
         for function in functions if weights is not None else ():
             if function.weights or function.takes_params:
-                matches = weight_leaves(function.portable, weights)
+                matches = match_weights(function.portable, weights)
                 leaves += map(_copy_leaf, matches) if isinstance(weights, PathWeights) else matches
     options.check_names(leaves)
     model = LayerModel.of(

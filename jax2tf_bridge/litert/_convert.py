@@ -26,7 +26,7 @@ from jax2tf_bridge.litert._integer_searches import search_without_nan
 from jax2tf_bridge.litert._quantization import Quantization
 from jax2tf_bridge.saving import has_unused_input
 from jax2tf_bridge.serialization import FlatBufferReader
-from jax2tf_bridge.signatures import ServedArray, served_text
+from jax2tf_bridge.signatures import ServedArray, format_arrays
 
 DEPRECATED = r"\s*Warning: tf.lite.Interpreter is deprecated"
 """Start of TensorFlow's warning that an interpreter is deprecated."""
@@ -49,7 +49,7 @@ class LiteRTSignature:
     scales: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return f"({served_text(self.inputs)}) -> ({served_text(self.outputs)})"
+        return f"({format_arrays(self.inputs)}) -> ({format_arrays(self.outputs)})"
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def _check_elements(signatures: Mapping[str, LiteRTSignature]) -> None:
         empty = {key: served for key, served in sides.items() if 0 in (served.shape or ())}
         if empty:
             raise SavingError(
-                f"LiteRT has no arrays without elements: {served_text(empty)} of the signature "
+                f"LiteRT has no arrays without elements: {format_arrays(empty)} of the signature "
                 f"{name}. Leave {'them' if len(empty) > 1 else 'it'} out."
             )
 

@@ -27,7 +27,7 @@ from jax2tf_bridge.saving import (
     WEIGHT_SIGNATURES,
     SaveOptions,
     WeightSignature,
-    format_signature,
+    format_served_signature,
     has_unused_input,
     save_functions,
 )
@@ -72,7 +72,7 @@ class LiteRTModel:
     def __str__(self) -> str:
         lines = [f"{self.path}"]
         lines += [
-            f"  {format_signature(name, signature.inputs, signature.outputs)}"
+            f"  {format_served_signature(name, signature.inputs, signature.outputs)}"
             for name, signature in self.signatures.items()
         ]
         quantized = f", quantised: {self.quantize}" if self.quantize else ""

@@ -1,4 +1,4 @@
-"""list_versions() and rollback(): the versions of a model, and the way back to one of them."""
+"""list_versions(), rollback(), promote(): the versions of a model, and which of them is served."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import datetime
 import errno
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -50,7 +50,7 @@ from jax2tf_bridge.storage import AnyPath, on_disk
 
 @dataclass(frozen=True)
 class Version:
-    """A version of a model below its root; print it.
+    """A version of a model; print it.
 
     Attributes:
       number: its number.
@@ -77,7 +77,7 @@ class Version:
 
     @property
     def content(self) -> int:
-        """The number of the version that first had its content."""
+        """The number of the version with the same content: of a rollback its base, else its own."""
         return self.base if self.change == "rollback" and self.base is not None else self.number
 
     def __str__(self) -> str:
@@ -91,7 +91,7 @@ class Version:
         return "  ".join(words)
 
     def describe_change(self) -> str:
-        """Says what it changed."""
+        """Describes what it changed."""
         if self.change == "weights":
             return f"weights (graph of {self.base})"
         if self.change == "rollback":
@@ -145,28 +145,22 @@ def _read_labels_if_possible(root: str | os.PathLike[str]) -> Mapping[str, int]:
 
 
 def _describe(number: int, path: AnyPath, labels: Mapping[str, int], *, contents: bool) -> Version:
-    own = tuple(sorted(label for label, labelled in labels.items() if labelled == number))
-    problem = ""
-    manifest: Manifest | None = None
+    version = Version(
+        number, path, labels=tuple(sorted(name for name, n in labels.items() if n == number))
+    )
     try:
-        manifest = read_manifest(path)
+        if (manifest := read_manifest(path)) is not None:
+            version = replace(
+                version,
+                published=manifest.published,
+                **vars(manifest.origin),
+                code=manifest.code_digest(),
+                weights=manifest.weights_digest(),
+            )
         check_published(path, contents=contents)
     except (BridgeError, OSError) as e:
-        problem = str(e)
-    if manifest is None:
-        return Version(number, path, labels=own, problem=problem)
-    return Version(
-        number,
-        path,
-        manifest.published,
-        manifest.origin.change,
-        manifest.origin.base,
-        manifest.code_digest(),
-        manifest.weights_digest(),
-        own,
-        manifest.origin.note,
-        problem,
-    )
+        return replace(version, problem=str(e))
+    return version
 
 
 def rollback(
@@ -179,15 +173,16 @@ def rollback(
 ) -> NewVersion[int]:
     """Publishes the content of an older version again, under the next number.
 
-    A server takes up the largest number, so a rollback is a new version: complete or not at all, as
-    in `publish`. Its files are hard links to those of the older version, or copies. They are read,
-    and compared with the older version's manifest first. Needs neither JAX nor TensorFlow.
+    A server loads the version with the largest number, so a rollback is a new version: complete or
+    not at all, as in `publish`. Its files are hard links to those of the older version, or copies.
+    They are first read, and compared with the older version's manifest. Needs neither JAX nor
+    TensorFlow.
 
     Args:
       root: the folder of all versions, on disk or behind a scheme.
-      to: the number of the older version. None takes the newest sound version before the content
-        of the newest version, or of the version that has `label`. So a second rollback goes one
-        version further back.
+      to: the number of the older version. None takes the newest sound version before the one whose
+        content is served: that of the newest version, or of the version that has `label`. So a
+        second rollback goes one version further back.
       keep: the number of newest versions that stay, as in `publish`.
       label: a label that the new version gets, as in `publish`.
       note: a note for `list_versions`.
@@ -211,7 +206,7 @@ def rollback(
     >>> new.version, new.result
     (3, 1)
     """
-    if to is not None and (type(to) is bool or as_integer(to) is None):
+    if to is not None and as_integer(to) is None:
         raise SavingError(
             Message(Argument("to"), f" must be the number of a version. Got: {to!r}.")
         )
@@ -222,8 +217,8 @@ def rollback(
     notes: list[str] = []
     with contextlib.ExitStack() as stack:
         if to is not None:
-            source = _find(root, versions, to)
-            local, manifest = stack.enter_context(_open_checked(source))
+            source = _find_version(root, versions, to)
+            local, manifest = stack.enter_context(_open_sound(source))
         else:
             served = next((v for v in versions if label in v.labels), versions[-1])
             source, local, manifest = _open_newest_before(stack, root, versions, served, notes)
@@ -252,8 +247,8 @@ def rollback(
             if source.path.exists():
                 raise
             raise SavingError(
-                f"{os.fspath(root)}: version {source.number} was removed meanwhile, by another "
-                "publisher. Roll back again."
+                f"Another publisher removed version {source.number} below {os.fspath(root)} "
+                "meanwhile. Roll back again."
             ) from e
     newest = versions[-1].number
     if any(newest < number < new.version for number in published_versions(root)):
@@ -264,16 +259,24 @@ def rollback(
     return replace(new, notes=(*new.notes, *notes))
 
 
-def _find(root: str | os.PathLike[str], versions: Sequence[Version], number: int) -> Version:
+def _find_version(
+    root: str | os.PathLike[str], versions: Sequence[Version], number: int
+) -> Version:
     version = next((v for v in versions if v.number == number), None)
     if version is None:
-        numbers = ", ".join(str(v.number) for v in versions)
-        raise SavingError(f"{os.fspath(root)} has no version {number!r}. It has: {numbers}.")
+        raise _make_unknown_version_error(root, number, [v.number for v in versions])
     return version
 
 
+def _make_unknown_version_error(
+    root: str | os.PathLike[str], number: int, numbers: Iterable[int]
+) -> SavingError:
+    versions = ", ".join(map(str, numbers)) or "none"
+    return SavingError(f"{os.fspath(root)} has no version {number}. It has: {versions}.")
+
+
 @contextlib.contextmanager
-def _open_checked(version: Version) -> Iterator[tuple[Path, Manifest | None]]:
+def _open_sound(version: Version) -> Iterator[tuple[Path, Manifest | None]]:
     """Yields the files of a version on this disk, and its manifest; reads each file once.
 
     Raises:
@@ -296,12 +299,12 @@ def _open_newest_before(
     served: Version,
     notes: list[str],
 ) -> tuple[Version, Path, Manifest | None]:
-    """Opens the newest sound version before the content that is served."""
+    """Opens the newest sound version before the one whose content is served."""
     content = served.content
     for version in reversed(versions):
         if version.number < content and version.content < content:
             try:
-                return version, *stack.enter_context(_open_checked(version))
+                return version, *stack.enter_context(_open_sound(version))
             except (BridgeError, OSError) as e:
                 notes.append(f"version {version.number} is passed over: {e}")
     if notes:
@@ -325,7 +328,7 @@ def promote(
     """Moves a label to a version: by default "stable" to the canary, which keeps its own label.
 
     The labels are in models.config beside `root`, which `publish(..., label=...)` writes. A server
-    that polls this file moves the label at once; it needs no new version.
+    that polls this file moves the label without a new version.
 
     Args:
       root: the folder of all versions, on disk or behind a scheme.
@@ -336,8 +339,7 @@ def promote(
       All labels with their versions.
 
     Raises:
-      SavingError: there is no such version, or no version with the label, or the server would not
-        load the version.
+      SavingError: there is no such version or label, or the server would not load the version.
       FileFormatError: the version is damaged, or the file with the labels is.
       OSError: the file cannot be written.
 
@@ -353,15 +355,18 @@ def promote(
     {'canary': 2, 'stable': 2}
     """
     check_label(to, "to")
+    if not isinstance(version, str) and as_integer(version) is None:
+        raise SavingError(f"version must be the number of a version, or a label. Got: {version!r}.")
     path = open_version_folder(root).path
 
     def move(labels: Mapping[str, int]) -> dict[str, int]:
         versions = published_versions(root)
         existing = keep_existing(labels, versions)
-        number = version if isinstance(version, int) else _find_labelled(root, existing, version)
+        number = (
+            _find_labelled(root, existing, version) if isinstance(version, str) else int(version)
+        )
         if number not in versions:
-            numbers = ", ".join(map(str, versions)) or "none"
-            raise SavingError(f"{os.fspath(root)} has no version {number}. It has: {numbers}.")
+            raise _make_unknown_version_error(root, number, versions)
         check_published(versions[number], contents=False)
         if number in find_unloaded(path, versions, {number}):
             raise SavingError(f"{describe_unloaded(path, [number])}.")
@@ -392,16 +397,13 @@ def remove_label(root: str | os.PathLike[str], label: str) -> dict[str, int]:
 
 
 def _find_labelled(root: str | os.PathLike[str], labels: Mapping[str, int], label: str) -> int:
-    if label not in labels:
-        known = ", ".join(f"{name} (version {number})" for name, number in sorted(labels.items()))
-        raise SavingError(
-            Message(
-                f"{os.fspath(root)} has no version with the label {label!r}. ",
-                *(
-                    [f"It has: {known}."]
-                    if known
-                    else ["It has no labels: publish a version with ", Argument("label"), "."]
-                ),
-            )
-        )
-    return labels[label]
+    if label in labels:
+        return labels[label]
+    names = ", ".join(f"{name} (version {number})" for name, number in sorted(labels.items()))
+    advice = (
+        (f"It has: {names}.",)
+        if names
+        else ("It has no labels: publish a version with ", Argument("label"), ".")
+    )
+    start = f"{os.fspath(root)} has no version with the label {label!r}. "
+    raise SavingError(Message(start, *advice))

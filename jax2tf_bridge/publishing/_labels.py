@@ -29,11 +29,14 @@ STABLE, CANARY = "stable", "canary"
 
 _INTEGER = re.compile(r"0|[1-9][0-9]*|0[xX][0-9a-fA-F]+")
 _BYTES = "surrogateescape"
-"""Handler for bytes that are not UTF-8, such as a comment in Latin-1: they are written back."""
+"""Error handler that keeps bytes that are not UTF-8, such as a comment in Latin-1."""
 _MAX_BYTES = 1 << 24
+"""Maximum size of a file of models, in bytes."""
 _MAX_DEPTH = 32
+"""Maximum nesting depth of messages."""
 _LOCK_SECONDS = 10.0
 _LABEL = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
+# A space, a comment, or a token: a bracket or separator, a string, a word or number.
 _TOKEN = re.compile(
     r"""\s+|\#[^\n]*|(?P<token>[{}<>:\[\],;]|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'"""
     r"""|[^\s{}<>:\[\],;\#"']+)"""
@@ -51,9 +54,11 @@ _OPTIONS = (
 
 @dataclass(frozen=True)
 class _Field:
-    """A field of a message in text format; `start` and `end` are its place in the text.
+    """A field of a message in text format.
 
     Attributes:
+      name: its name.
+      start, end: its place in the text.
       value: the text of a number or word, or the content of a string.
       fields: the fields of a message.
       end_of_fields: the place of the bracket that closes the message; 0 for other values.
@@ -67,11 +72,9 @@ class _Field:
     end_of_fields: int = 0
 
     def values(self, name: str) -> list[str]:
-        """Returns the values of its fields of this name."""
         return [field.value for field in self.messages(name)]
 
     def messages(self, name: str) -> list[_Field]:
-        """Returns its fields of this name."""
         return [field for field in self.fields if field.name == name]
 
 
@@ -80,7 +83,7 @@ class _FormatError(Exception):
 
 
 class _Parser:
-    """Parser of protobuf's text format, as far as configurations of servers use it."""
+    """Parser of protobuf's text format, as far as files of models use it."""
 
     def __init__(self, text: str) -> None:
         self._tokens = list(_split(text))
@@ -152,7 +155,7 @@ class _Parser:
 
 
 def _split(text: str) -> Iterator[tuple[str, int, int]]:
-    """Yields the tokens of a text with their places."""
+    """Yields the tokens of a text, each with its start and its end."""
     place = 0
     while place < len(text):
         match = _TOKEN.match(text, place)
@@ -185,8 +188,8 @@ def read_configured_model(root: AnyPath) -> ConfiguredModel | None:
     """Reads the entry of the model whose versions are below `root`; None without one.
 
     Raises:
-      FileFormatError: the file of models cannot be read.
-      OSError: as above.
+      FileFormatError: the file of models is damaged.
+      OSError: it cannot be read.
     """
     entry = _read_entry(root)
     if entry is None:
@@ -199,8 +202,8 @@ def read_labels(root: AnyPath) -> dict[str, int]:
     """Returns the labels of the versions below `root`, with their versions.
 
     Raises:
-      FileFormatError: the file of models cannot be read.
-      OSError: as above.
+      FileFormatError: the file of models is damaged.
+      OSError: it cannot be read.
     """
     model = read_configured_model(root)
     return {} if model is None else dict(model.labels)
@@ -212,16 +215,17 @@ def list_label_options(root: AnyPath) -> list[str]:
 
 
 def describe_labels(root: AnyPath, labels: Mapping[str, int]) -> str:
-    """Says which versions have labels, and how a server gets to know them."""
-    known = ", ".join(f"{label} is version {number}" for label, number in sorted(labels.items()))
+    """Describes the labels, and the options with which a server reads them."""
+    versions = ", ".join(f"{label} is version {number}" for label, number in sorted(labels.items()))
     options = " ".join(list_label_options(root))
     return (
-        f"labels: {known}; serve them with {options} in place of --model_name and --model_base_path"
+        f"labels: {versions}; serve them with {options} in place of --model_name and "
+        "--model_base_path"
     )
 
 
 def describe_missing(root: AnyPath, labels: Mapping[str, int]) -> str:
-    """Says that labels are of versions that were removed by hand, and how to change that."""
+    """Says that versions with labels were removed by hand, and how to move the labels."""
     texts = (f"{label!r} to version {number}" for label, number in sorted(labels.items()))
     return (
         f"{locate_model_config(root)} gives the label {', '.join(texts)}, which does not exist, so "
@@ -230,7 +234,7 @@ def describe_missing(root: AnyPath, labels: Mapping[str, int]) -> str:
 
 
 def describe_unloaded(root: AnyPath, versions: Sequence[int]) -> str:
-    """Says that the server will not load versions with labels, and how to change that."""
+    """Says that a server will not load versions with labels, and how to change that."""
     numbers = ", ".join(map(str, versions))
     return (
         f"{locate_model_config(root)} has a model_version_policy with which the server does not "
@@ -240,7 +244,11 @@ def describe_unloaded(root: AnyPath, versions: Sequence[int]) -> str:
 
 
 def check_label(label: str, argument: str = "label") -> None:
-    """Raises SavingError if a text cannot be a label."""
+    """Checks that a text can be a label.
+
+    Raises:
+      SavingError: it cannot.
+    """
     if not isinstance(label, str) or _LABEL.fullmatch(label) is None:
         raise SavingError(
             f"{argument} must be a word of letters, digits, '_', '-' and '.' that begins with a "
@@ -255,11 +263,11 @@ def update_labels(
 
     Args:
       root: the folder of the versions, absolute if it is on disk.
-      update: takes the labels, and returns the new ones; one caller at a time, where the storage
-        has locks.
+      update: takes the labels, and returns the new ones. If the storage has locks, it is called
+        for one caller at a time.
 
     Raises:
-      FileFormatError: the file of models cannot be read.
+      FileFormatError: the file of models is damaged.
       OSError: it cannot be read or written.
     """
     file = locate_model_config(root)
@@ -267,20 +275,20 @@ def update_labels(
         text = _read_text(file) if file.exists() else "model_config_list {\n}\n"
         fields = _parse(text, file)
         entry = _find_model(fields, root)
-        old = {} if entry is None else _read_entry_labels(entry, file)
-        labels = dict(sorted(update(old).items()))
-        if labels != old:
-            new = _replace_labels(text, fields, entry, root, labels)
-            written = _find_model(_parse(new, file), root)
-            if written is None or _read_entry_labels(written, file) != labels:
+        old_labels = {} if entry is None else _read_entry_labels(entry, file)
+        labels = dict(sorted(update(old_labels).items()))
+        if labels != old_labels:
+            new_text = _replace_labels(text, fields, entry, root, labels)
+            new_entry = _find_model(_parse(new_text, file), root)
+            if new_entry is None or _read_entry_labels(new_entry, file) != labels:
                 raise _make_format_error(file, "the labels cannot be written into it")
             with replace_file_at(file, bytes_of="publish") as stream:
-                stream.write(new.encode(errors=_BYTES))
+                stream.write(new_text.encode(errors=_BYTES))
     return labels
 
 
-def check_writable(root: AnyPath) -> None:
-    """Raises, before any work, if the file with the labels cannot be written.
+def check_labels_writable(root: AnyPath) -> None:
+    """Checks, before any work, that the file with the labels can be written.
 
     Raises:
       PermissionError: its folder is not writable.
@@ -304,21 +312,23 @@ def find_unloaded(
       labelled: the versions to look at; None takes those that have labels.
 
     Raises:
-      FileFormatError: the file of models cannot be read.
-      OSError: as above.
+      FileFormatError: the file of models is damaged.
+      OSError: it cannot be read.
     """
     entry = _read_entry(root)
     if entry is None:
         return []
+    file = locate_model_config(root)
     loaded = set(versions)
     for policy in entry.messages("model_version_policy"):
         for specific in policy.messages("specific"):
-            loaded &= {int(number, 0) for number in specific.values("versions")}
+            loaded &= {_read_integer(text, file) for text in specific.values("versions")}
         for latest in policy.messages("latest"):
-            count = int(next(iter(latest.values("num_versions")), "1"), 0)
+            # TensorFlow Serving takes 0 for the default.
+            count = max([1, *(_read_integer(t, file) for t in latest.values("num_versions"))])
             loaded &= set(sorted(versions)[-count:])
     if labelled is None:
-        labelled = _read_entry_labels(entry, locate_model_config(root)).values()
+        labelled = _read_entry_labels(entry, file).values()
     return sorted(set(labelled) - loaded)
 
 
@@ -329,7 +339,6 @@ def _lock(file: AnyPath) -> AbstractContextManager[None]:
 
 
 def _read_entry(root: AnyPath) -> _Field | None:
-    """Reads the entry of the model in the file of models; None without one."""
     file = locate_model_config(root)
     return _find_model(_parse(_read_text(file), file), root) if file.is_file() else None
 
@@ -377,13 +386,18 @@ def _find_model(fields: tuple[_Field, ...], root: AnyPath) -> _Field | None:
 
 def _read_entry_labels(entry: _Field, file: AnyPath) -> dict[str, int]:
     labels = {}
-    for field in entry.fields:
-        if field.name == "version_labels":
-            key, value = field.values("key"), field.values("value")
-            if len(key) != 1 or len(value) != 1 or _INTEGER.fullmatch(value[0]) is None:
-                raise _make_format_error(file, "version_labels needs one key and one value")
-            labels[key[0]] = int(value[0], 0)
+    for field in entry.messages("version_labels"):
+        keys, values = field.values("key"), field.values("value")
+        if len(keys) != 1 or len(values) != 1:
+            raise _make_format_error(file, "version_labels needs one key and one value")
+        labels[keys[0]] = _read_integer(values[0], file)
     return labels
+
+
+def _read_integer(text: str, file: AnyPath) -> int:
+    if _INTEGER.fullmatch(text) is None:
+        raise _make_format_error(file, f"expected the number of a version, got {text!r}")
+    return int(text, 0)
 
 
 def _replace_labels(
@@ -397,35 +411,33 @@ def _replace_labels(
     if entry is not None:
         if not entry.messages("model_version_policy"):
             labels_text = _POLICY + labels_text
-        for field in reversed([f for f in entry.fields if f.name == "version_labels"]):
+        for field in reversed(entry.messages("version_labels")):
             # The line break and the spaces before a field go with it.
             start = len(text[: field.start].rstrip())
             text = text[:start] + text[field.end :]
-        shortened = _Parser(text).fields(None)
-        return _insert_fields(text, _find_model(shortened, root), labels_text)
+        entry = _find_model(_Parser(text).fields(None), root)
+        return _insert_fields(text, entry, labels_text)
     models = next((f for f in fields if f.name == "model_config_list"), None)
     if models is None:
         text += "\nmodel_config_list {\n}\n"
         models = _Parser(text).fields(None)[-1]
-    own = (
-        f'name: {_quote(root.name)}\nbase_path: {_quote(str(root))}\nmodel_platform: "tensorflow"\n'
-    )
-    body = _indent(own + _POLICY + labels_text)
+    name = f"name: {_quote(root.name)}\nbase_path: {_quote(str(root))}\n"
+    body = _indent(f'{name}model_platform: "tensorflow"\n{_POLICY}{labels_text}')
     return _insert_fields(text, models, f"config {{\n{body}}}\n")
 
 
 def _insert_fields(text: str, message: _Field | None, fields: str) -> str:
     """Inserts fields at the end of a message.
 
-    They stay on the line of a message that is on one line; otherwise they are one level deeper than
-    the line of its closing bracket.
+    A message on one line stays on one line; otherwise the fields are one level deeper than the line
+    of its closing bracket.
     """
     assert message is not None
     place = message.end_of_fields
     body = text[:place].rstrip()
     if message.fields and "\n" not in text[message.start : place]:
-        own = " ".join(line.strip() for line in fields.strip().split("\n"))
-        return f"{body} {own} {text[place:]}"
+        line = " ".join(each.strip() for each in fields.strip().split("\n"))
+        return f"{body} {line} {text[place:]}"
     line = text[:place].rpartition("\n")[2]
     margin = line[: len(line) - len(line.lstrip())]
     return f"{body}\n{_indent(fields, margin + '  ')}{margin}{text[place:]}"
@@ -439,12 +451,12 @@ def _format_labels(labels: Mapping[str, int]) -> str:
 
 
 def _unquote(token: str) -> str:
-    """Returns the content of a string, whose escapes of bytes are taken for UTF-8."""
+    """Returns the content of a string; escapes are bytes of UTF-8."""
 
     def unescape(match: re.Match[str]) -> str:
-        octal, hexadecimal, other = match.groups()
-        if other is not None:
-            return {"n": "\n", "r": "\r", "t": "\t"}.get(other, other)
+        octal, hexadecimal, letter = match.groups()
+        if letter is not None:
+            return {"n": "\n", "r": "\r", "t": "\t"}.get(letter, letter)
         return chr(int(octal, 8) if octal else int(hexadecimal, 16))
 
     text = _ESCAPE.sub(unescape, token[1:-1])

@@ -1,7 +1,7 @@
-"""The manifest of a version: its origin, and size and digest of each file; checks of versions.
+"""The manifest of a version: its origin, and the size and digest of each file; checks of versions.
 
-The manifest is assets.extra/jax2tf_bridge.manifest.json. It tells a version that was damaged, or
-edited by hand, from the version that was published.
+The manifest is assets.extra/jax2tf_bridge.manifest.json. It shows whether a version was damaged or
+edited by hand after it was published.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import datetime
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias, cast, get_args
 
@@ -36,6 +36,7 @@ Change: TypeAlias = Literal["model", "weights", "rollback"]
 """Change that a version makes: the whole model, its weights only, or back to an older version."""
 
 _MAX_BYTES = 1 << 26
+"""Maximum size of a manifest, in bytes."""
 _BLOCK_BYTES = 1 << 20
 _DIGEST_CHARACTERS = 12
 """Number of hexadecimal digits of a digest that people compare."""
@@ -47,7 +48,8 @@ class Origin:
 
     Attributes:
       change: what it changed.
-      base: the version whose graph it has, for new weights; or whose content, for a rollback.
+      base: the version whose graph it has, for new weights, or whose content, for a rollback; None
+        for a new model.
       note: a note of the publisher.
     """
 
@@ -97,7 +99,11 @@ class Manifest:
 
 
 def check_note(note: str) -> None:
-    """Raises SavingError if a publisher's note is not a line of text."""
+    """Checks that a publisher's note is a line of text.
+
+    Raises:
+      SavingError: it is not.
+    """
     if not isinstance(note, str) or note != printable(note) or len(note.splitlines()) > 1:
         raise SavingError(f"note must be one line of text. Got: {note!r}.")
 
@@ -126,8 +132,8 @@ def write_manifest(
         "format": FORMAT,
         "bridge": manifest.bridge,
         "published": manifest.published.isoformat(),
-        "origin": vars(origin),
-        "files": {name: vars(entry) for name, entry in manifest.files.items()},
+        "origin": asdict(origin),
+        "files": {name: asdict(entry) for name, entry in manifest.files.items()},
     }
     (folder / MANIFEST.parent).mkdir(exist_ok=True)
     (folder / MANIFEST).write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", "utf-8")
@@ -154,7 +160,7 @@ def read_manifest(folder: AnyPath) -> Manifest | None:
         ) from e
 
 
-def list_differences(folder: AnyPath, manifest: Manifest, *, contents: bool) -> Iterator[str]:
+def iterate_differences(folder: AnyPath, manifest: Manifest, *, contents: bool) -> Iterator[str]:
     """Yields the differences between the files of a version and its manifest, as text.
 
     Args:
@@ -171,9 +177,9 @@ def list_differences(folder: AnyPath, manifest: Manifest, *, contents: bool) -> 
             yield f"{name} has {sizes[name]} bytes; {entry.size} were published"
     if contents:
         yield from (f"{name} was not published" for name in sizes if name not in manifest.files)
-        same = [n for n, entry in manifest.files.items() if sizes.get(n) == entry.size]
-        digests = _compute_digests(folder, {name: sizes[name] for name in same})
-        for name, digest in digests.items():
+        expected = {name: entry.size for name, entry in manifest.files.items()}
+        same_sizes = {name: size for name, size in sizes.items() if expected.get(name) == size}
+        for name, digest in _compute_digests(folder, same_sizes).items():
             if digest != manifest.files[name].sha256:
                 yield f"{name} has other contents than were published"
 
@@ -239,7 +245,7 @@ def _decode_files(place: JsonValue) -> Iterator[tuple[str, FileEntry]]:
 def check_complete(folder: AnyPath) -> None:
     """Reads the graph of a SavedModel, and compares the sizes of its files with their indexes.
 
-    Does not read arrays, so it is fast for large models and in remote storage.
+    It reads no arrays, so it is fast for large models and in remote storage.
 
     Raises:
       FileNotFoundError: there is no such folder.
@@ -277,7 +283,7 @@ def _check_variables(folder: AnyPath) -> None:
 
 
 def check_published(folder: AnyPath, *, contents: bool) -> Manifest | None:
-    """Checks that a version is complete, and compares its files with its manifest, if it has one.
+    """Checks that a version is complete, and that its files match its manifest, if it has one.
 
     Args:
       folder: the version.
@@ -313,7 +319,7 @@ def check_files(
       FileFormatError: they differ; the text names each file.
       OSError: a file cannot be read.
     """
-    differences = list(list_differences(folder, manifest, contents=contents))
+    differences = list(iterate_differences(folder, manifest, contents=contents))
     if differences:
         place = str(version or folder)
         raise FileFormatError(

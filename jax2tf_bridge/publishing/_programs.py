@@ -8,24 +8,22 @@ from pathlib import Path
 
 from jax2tf_bridge.storage import AnyPath, StoragePath, replace_file_at
 
-CACHE_FOLDER = Path("assets.extra", "xla_cache")
-"""Path of the cache in the model's directory, so that it is published and copied with the model."""
-
 # Every version has its own programs, so that it can be copied alone. A server reads the programs
 # beside the versions, so its setting stays valid when `keep` removes a version.
+CACHE_FOLDER = Path("assets.extra", "xla_cache")
+"""Path of the programs in a model's directory."""
 
-SHARED_CACHE = "xla_cache"
+_SHARED_CACHE = "xla_cache"
 """Name of the folder beside the versions; TensorFlow Serving ignores it, since it is no number."""
 
 
 def locate_served_cache(model: AnyPath) -> AnyPath:
     """Returns the folder from which a server reads the programs of a model.
 
-    It is beside the versions if the model is a version, that is if its name is a number; else it
-    is in the model.
+    It is beside the versions if the name of the model is a number, and otherwise in the model.
     """
     is_version = model.name.isdecimal()
-    return model.parent / SHARED_CACHE if is_version else model / CACHE_FOLDER
+    return model.parent / _SHARED_CACHE if is_version else model / CACHE_FOLDER
 
 
 def share_programs(model: AnyPath, root: AnyPath) -> None:
@@ -41,9 +39,9 @@ def share_programs(model: AnyPath, root: AnyPath) -> None:
 
 
 def restore_programs(model: AnyPath, root: AnyPath) -> None:
-    """Copies those programs of a version that are missing beside the versions, as far as possible.
+    """Copies the programs of a version that are missing beside the versions, as far as possible.
 
-    Does not compare the others, so it reads no program that is there.
+    It compares no contents, so it does not read the programs that are there.
     """
     with contextlib.suppress(OSError):
         for name in list_program_names(model):
@@ -51,7 +49,7 @@ def restore_programs(model: AnyPath, root: AnyPath) -> None:
 
 
 def _share_program(model: AnyPath, root: AnyPath, name: str, *, replaces: bool) -> None:
-    shared = root / SHARED_CACHE
+    shared = root / _SHARED_CACHE
     target = shared / name
     exists = target.exists()
     if exists and not replaces:
@@ -71,7 +69,7 @@ def list_program_names(model: AnyPath) -> set[str]:
 
 def list_shared_names(root: AnyPath) -> set[str]:
     """Returns the names of the programs beside the versions below `root`."""
-    return _list_names(root / SHARED_CACHE)
+    return _list_names(root / _SHARED_CACHE)
 
 
 def _list_names(folder: AnyPath) -> set[str]:
@@ -84,7 +82,7 @@ def remove_unused_programs(root: AnyPath, versions: Iterable[AnyPath]) -> None:
     for model in versions if unused else ():
         unused -= list_program_names(model)
     for name in unused:
-        path = root / SHARED_CACHE / name
+        path = root / _SHARED_CACHE / name
         with contextlib.suppress(OSError):
             if isinstance(path, StoragePath):
                 path.backend.remove(str(path))

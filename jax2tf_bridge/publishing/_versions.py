@@ -27,7 +27,7 @@ from jax2tf_bridge.publishing._labels import (
     MODEL_CONFIG,
     STABLE,
     check_label,
-    check_writable,
+    check_labels_writable,
     describe_missing,
     describe_unloaded,
     find_unloaded,
@@ -71,8 +71,9 @@ from jax2tf_bridge.storage import (
 # Part of the names of hidden folders.
 _NAME = "version"
 _INTEGER = re.compile(r"\s*\+?([0-9]+)\s*", re.ASCII)
-# Prefix of a file that records the largest number, so that it stays used when its version is
-# removed by hand. The name has the number, because some storage cannot lock or replace files.
+# Prefix of a file that records the largest number, so that no version gets it again after its
+# version is removed by hand. The name has the number, because some storage cannot lock or replace
+# files.
 _RECORD_PREFIX = ".versions-used-up-to-"
 _RECORD = re.compile(re.escape(_RECORD_PREFIX) + r"([0-9]+)", re.ASCII)
 _MAX_VERSION = 2**63 - 1
@@ -107,7 +108,7 @@ class VersionFolder(ABC):
 
     @abstractmethod
     def directories(self) -> dict[int, list[AnyPath]]:
-        """Returns the directories of each number, last the one with the usual name (7, not 007)."""
+        """Returns the directories of each number; the usual name (7, not 007) comes last."""
 
     @abstractmethod
     def lock(self) -> AbstractContextManager[None]:
@@ -148,26 +149,24 @@ class _OnDisk(VersionFolder):
         sync_tree(new)
 
     def lock(self) -> AbstractContextManager[None]:
-        # Uniqueness does not need the lock: the rename ensures it, also while others remove
+        # Numbers are unique without the lock: the rename ensures it, also while others remove
         # versions.
         return lock_folder(self.path, _LOCK_SECONDS)
 
     def add(self, place: Path, notes: list[str]) -> int:
-        taken = 0
+        number = 0
         while True:
-            largest = _find_largest(os.listdir(self.path))
             # On a shared file system, a name may be taken before it is listed.
-            number = max(largest, taken) + 1
+            number = max(_find_largest(os.listdir(self.path)), number) + 1
             if number > _MAX_VERSION:
-                text = f"{self.path} has the version {largest}, and there is no larger number for "
-                raise ValueError(text + "the next")
+                problem = (
+                    f"has the version {number - 1}, and there is no larger number for the next"
+                )
+                raise ValueError(f"{self.path} {problem}")
             # Empty, so that it fits on a full disk.
             (self.path / _name_record(number)).touch()
-            try:
+            with contextlib.suppress(FileExistsError):
                 rename_to_new(place / "new", self.path / str(number))
-            except FileExistsError:
-                taken = number
-            else:
                 break
         with contextlib.suppress(OSError):
             for name in _list_older_records(os.listdir(self.path), number):
@@ -186,7 +185,7 @@ class _OnDisk(VersionFolder):
                 if path.is_dir():
                     directories.setdefault(number, []).append(path)
                 elif not os.path.lexists(path):
-                    break  # removed since the listing; others may be new
+                    break  # it was removed after the listing, and there may be new ones: list again
             else:
                 break
         return _sort_usual_last(directories)
@@ -266,7 +265,6 @@ def _name_record(number: int) -> str:
 
 
 def _parse_records(names: list[str]) -> dict[str, int]:
-    """Maps the names of record files to their numbers."""
     matches = filter(None, map(_RECORD.fullmatch, names))
     return {match[0]: n for match in matches if (n := int(match[1])) <= _MAX_VERSION}
 
@@ -295,7 +293,7 @@ class NewVersion(Generic[T]):
     Attributes:
       version: the number of the version.
       path: the directory of the version.
-      result: the result of the writer.
+      result: the result of the function that wrote it.
       removed: the numbers of the older versions that were removed.
       notes: problems after the version was published, for people.
       labels: the labels of the versions below the root, for TensorFlow Serving.
@@ -332,9 +330,9 @@ def publish_version(
     is used again, a server keeps its old weights. A hidden file in `root` records the number.
     Only complete versions are ever visible, even if the process is killed, the machine stops or
     the disk is full. Several processes and machines may publish at the same time; each gets a
-    different number. Leftovers of a dead publisher are removed: as soon as its lock is free, if it
-    ran on the same machine; otherwise after a day without changes, because locks of other machines
-    may be invisible.
+    different number. Leftovers of a dead publisher are removed. If it ran on the same machine, they
+    are removed as soon as its lock is free; otherwise after a day without changes, because locks of
+    other machines may be invisible.
 
     Args:
       root: the folder of all versions, on disk or behind a scheme; created if missing.
@@ -342,13 +340,13 @@ def publish_version(
       keep: the number of newest versions that stay; older ones are removed after the new one is
         published. None keeps all. Keep 2 or more if a server may still load the version before.
       needed: the approximate number of bytes to write, for the message if the disk is full.
-      check: raises if a directory is damaged. It is called before the version is visible, and
-        prevents that if it raises. It is called again before older versions are removed; they
-        stay if it raises then.
+      check: raises if a directory is damaged. It is called before the version is visible; if it
+        raises, nothing is published. It is called again before older versions are removed; if it
+        raises then, they stay.
       origin: how the version came to be, for its manifest.
       label: the label that the version gets in the file of models beside `root`. With the first
         label, the version before becomes "stable". Versions with a label are never removed.
-      files: the sizes and digests of the files that `write` makes, for the manifest; None reads
+      files: the sizes and digests of the files that `write` makes, for the manifest; None computes
         them.
 
     Raises:
@@ -368,7 +366,8 @@ def publish_version(
     folder = _open_folder(root)
     if label is not None:
         check_label(label)
-        check_writable(folder.path)
+        check_labels_writable(folder.path)
+        find_unloaded(folder.path, ())  # raises if the version policy is damaged
     notes: list[str] = []
     labels: Mapping[str, int] = {}
     try:
@@ -379,10 +378,7 @@ def publish_version(
             raise
         notes.append(f"the labels are unknown, so older versions stay: {e}")
         count = None
-    with (
-        folder.stage(needed) as place,
-        reraise_interrupts() as check_interrupts,
-    ):
+    with folder.stage(needed) as place, reraise_interrupts() as check_interrupts:
         partial = place / "new"
         result = write(partial)
         if not partial.is_dir() or not any(partial.iterdir()):
@@ -392,7 +388,6 @@ def publish_version(
             check(partial)
         write_manifest(partial, origin, files)
         folder.settle(partial)
-        removable: dict[int, list[AnyPath]] = {}
         # Before the version is visible, because a server compiles programs that it does not find;
         # and before the lock, because copies take longer than others wait for it.
         share_programs(partial, folder.path)
@@ -405,31 +400,43 @@ def publish_version(
         pinned = set(labels.values())
         if label is not None:
             labels = _add_label(folder, label, version)
-            unloaded = find_unloaded(folder.path, versions)
-            if unloaded:
+            if unloaded := find_unloaded(folder.path, versions):
                 notes.append(describe_unloaded(folder.path, unloaded))
         elif labels and versions:
-            missing = {name: n for name, n in labels.items() if n not in versions}
-            labels = keep_existing(labels, versions)
-            if missing:
-                notes.append(describe_missing(folder.path, missing))
-            if labels:
-                notes.append(_describe_unlabelled(version, labels))
-        if count is not None:
-            pinned |= set(labels.values())
-            removable = {n: versions[n] for n in sorted(versions)[:-count] if n not in pinned}
+            labels = _check_labels(folder, version, labels, versions, notes)
         path = folder.path / str(version)
-        if removable and check is not None and not _is_readable(path, check, notes):
-            removable = {}
-        removed = [n for n, paths in removable.items() if _remove_version(folder, paths, notes)]
+        removed: list[int] = []
+        if count is not None:
+            old = [n for n in sorted(versions)[:-count] if n not in {*pinned, *labels.values()}]
+            if old and (check is None or _is_readable(path, check, notes)):
+                removed = [n for n in old if _remove_version(folder, versions[n], notes)]
         _remove_unused_programs(folder)
-        # Another publisher may have removed them: it did not see this version yet.
+        # Another publisher, which did not see this version yet, may have removed them.
         restore_programs(path, folder.path)
     return NewVersion(version, path, result, tuple(removed), tuple(notes), labels)
 
 
+def _check_labels(
+    folder: VersionFolder,
+    version: int,
+    labels: Mapping[str, int],
+    versions: Collection[int],
+    notes: list[str],
+) -> dict[str, int]:
+    """Returns the labels of existing versions; notes the others, and that the new one has none."""
+    existing = keep_existing(labels, versions)
+    if missing := {name: n for name, n in labels.items() if name not in existing}:
+        notes.append(describe_missing(folder.path, missing))
+    if existing:
+        texts = ", ".join(f"{label} is {number}" for label, number in sorted(existing.items()))
+        notes.append(
+            f"version {version} has no label ({texts}): a server that reads {MODEL_CONFIG} uses it "
+            "for requests without a label; give it one by promote"
+        )
+    return existing
+
+
 def _remove_unused_programs(folder: VersionFolder) -> None:
-    """Removes the compiled programs of versions that are gone, also of those removed by hand."""
     # With the lock no version appears between the listing and the removal.
     with contextlib.suppress(OSError), folder.lock():
         if list_shared_names(folder.path):
@@ -438,8 +445,16 @@ def _remove_unused_programs(folder: VersionFolder) -> None:
 
 
 def _add_label(folder: VersionFolder, label: str, version: int) -> Mapping[str, int]:
+    def assign(labels: Mapping[str, int]) -> dict[str, int]:
+        versions = folder.directories()
+        existing = keep_existing(labels, versions)
+        before = max((n for n in versions if n < version), default=None)
+        if not existing and label != STABLE and before is not None:
+            return {STABLE: before, label: version}
+        return {**existing, label: version}
+
     try:
-        return update_labels(folder.path, _assign_label(label, version, folder))
+        return update_labels(folder.path, assign)
     except OSError as e:
         text = (
             f"cannot be written ({e.strerror or e}): version {version} is published, but without "
@@ -449,35 +464,13 @@ def _add_label(folder: VersionFolder, label: str, version: int) -> Mapping[str, 
         raise make_path_error(e.errno or errno.EIO, text, file) from e
 
 
-def _assign_label(
-    label: str, version: int, folder: VersionFolder
-) -> Callable[[Mapping[str, int]], dict[str, int]]:
-    def assign(labels: Mapping[str, int]) -> dict[str, int]:
-        versions = folder.directories()
-        existing = keep_existing(labels, versions)
-        before = max((n for n in versions if n < version), default=None)
-        if not existing and label != STABLE and before is not None:
-            return {STABLE: before, label: version}
-        return {**existing, label: version}
-
-    return assign
-
-
 def keep_existing(labels: Mapping[str, int], versions: Collection[int]) -> dict[str, int]:
     """Drops the labels of versions that were removed by hand.
 
-    Requests with such a label fail. List the versions after the labels are read: a version exists
-    before it gets a label.
+    Requests with such a label fail. Callers list the versions after they read the labels, because a
+    version exists before it gets a label.
     """
     return {label: number for label, number in labels.items() if number in versions}
-
-
-def _describe_unlabelled(version: int, labels: Mapping[str, int]) -> str:
-    known = ", ".join(f"{label} is {number}" for label, number in sorted(labels.items()))
-    return (
-        f"version {version} has no label ({known}): a server that reads {MODEL_CONFIG} uses it for "
-        "requests without a label; give it one by promote"
-    )
 
 
 def published_versions(root: str | os.PathLike[str]) -> dict[int, AnyPath]:
@@ -515,7 +508,7 @@ def _validate_keep(keep: int | None) -> int | None:
         raise TypeError(f"keep must be an integer: the number of versions that stay. Got: {keep!r}")
     if count < 1:
         raise ValueError(
-            f"keep is {count}, but the newest version always stays: give 1 or more, or None to "
+            f"keep is {count}, but the newest version always stays: pass 1 or more, or None to "
             "keep all"
         )
     return count
@@ -560,16 +553,16 @@ def _remove_version(folder: VersionFolder, paths: list[AnyPath], notes: list[str
     """Removes the directories of a version; returns whether nothing of it is left."""
     for path in paths:
         try:
-            rest = folder.remove(path)
+            hidden = folder.remove(path)
         except FileNotFoundError:
             return False  # another publisher was faster
         except OSError as e:
             notes.append(f"version {path.name} could not be removed: {e.strerror}: {path}")
             return False
-        if rest is not None:
+        if hidden is not None:
             notes.append(
                 f"version {path.name} is no longer served, but its files could not be deleted: "
-                f"remove {rest}"
+                f"remove {hidden}"
             )
             return False
     return True

@@ -53,8 +53,8 @@ class BucketOptions:
     Attributes:
       buckets: the buckets by dimension variable.
       oversize: the treatment of larger sizes, by variable or for all, as for `make_bucketing`.
-      expected_sizes: the sizes of requests, from which buckets are chosen, by variable, or a list
-        for the only variable.
+      expected_sizes: the sizes of requests by variable, or a list for the only variable; buckets
+        are chosen from them.
     """
 
     buckets: Buckets | None = None
@@ -65,7 +65,7 @@ class BucketOptions:
     def chosen(self) -> Mapping[str, Sequence[int]] | tuple[int, ...]:
         """Buckets by variable, or the buckets of the only variable.
 
-        Chosen once, since the sizes may be many and may come from an iterator.
+        Cached, because the expected sizes may be many, and may come from an iterator.
 
         Raises:
           ShapeError, SavingError: the options contradict each other, or a size is invalid.
@@ -77,7 +77,7 @@ class BucketOptions:
             return {} if expected is None else choose_buckets(expected)
         if expected is not None:
             raise SavingError(
-                "save was given buckets and expected_sizes, from which it would choose buckets. "
+                "save got both buckets and expected_sizes, from which it would choose buckets. "
                 "Leave out one of them."
             )
         if not isinstance(buckets, Mapping):
@@ -94,7 +94,7 @@ def add_buckets(
     *,
     before_trials: Callable[[], None],
 ) -> list[Endpoint]:
-    """Pads the endpoints that have buckets, after trials that padding changes no result.
+    """Pads the endpoints that have buckets, and tries whether padding changes a result.
 
     Calls `before_trials` before the first trial, if there is one.
 
@@ -118,45 +118,44 @@ def add_buckets(
 
 
 def check_bucket_options(signatures: Sequence[SignatureInputs], options: BucketOptions) -> None:
-    """Raises if options for buckets name missing inputs or variables, or contradict each other.
+    """Checks options for buckets: their inputs and variables exist, and no option lacks buckets.
 
-    Options that name variables are checked later where AUTO has not found the variables yet.
+    While AUTO has not found the variables, options that name variables are not checked.
 
     Raises:
       ShapeError, SavingError: an option is wrong; the message suggests what was probably meant.
     """
-    decided = all(each.is_decided for each in signatures)
+    are_decided = all(each.is_decided for each in signatures)
     common = _get_common_buckets(signatures, options)
-    if decided and common is not None:
-        known = frozenset[str]().union(*(each.variables for each in signatures))
-        if not set(common) <= known:
-            every = [(s.name, name, aval) for s in signatures for name, aval in s.inputs.items()]
-            has_prefix = len(signatures) > 1
-            inputs = {f"{s}.{name}" if has_prefix else name: aval for s, name, aval in every}
-            check_variables("save", common, inputs)
+    if are_decided and common is not None:
+        inputs = {
+            f"{each.name}.{name}" if len(signatures) > 1 else name: aval
+            for each in signatures
+            for name, aval in each.inputs.items()
+        }
+        check_variables("save", common, inputs)
     names = [_check_signature(each, common) for each in signatures]
-    if decided:
+    if are_decided:
         _check_oversize(options.oversize, list(itertools.chain(*names)))
 
 
 def _check_signature(
-    each: SignatureInputs, common: Mapping[str, Sequence[int]] | None
+    inputs: SignatureInputs, common: Mapping[str, Sequence[int]] | None
 ) -> list[str]:
     """Checks the options of a signature, and lists its variables with buckets."""
-    name, signature = each.name, each.signature
-    check_inputs(
-        name, each.inputs, each.masks, signature.padding.pad_values, signature.processing.inputs
-    )
-    if signature.padding.buckets is not None:
-        check_buckets(name, signature.padding.buckets)
-    chosen = _get_buckets(each, common)
-    if chosen is None or not each.is_decided:
+    name, padding = inputs.name, inputs.signature.padding
+    before = inputs.signature.processing.inputs
+    check_inputs(name, inputs.inputs, inputs.masks, padding.pad_values, before)
+    if padding.buckets is not None:
+        check_buckets(name, padding.buckets)
+    buckets = _get_buckets(inputs, common)
+    if buckets is None or not inputs.is_decided:
         return []
-    if not chosen:
+    if not buckets:
         for option, value in (
-            ("mask", signature.padding.mask),
-            ("pad_values", dict(signature.padding.pad_values)),
-            ("unchecked_padding", signature.padding.unchecked_padding),
+            ("mask", padding.mask),
+            ("pad_values", dict(padding.pad_values)),
+            ("unchecked_padding", padding.unchecked_padding),
         ):
             if value:
                 raise SavingError(
@@ -169,22 +168,22 @@ def _check_signature(
                     )
                 )
         return []
-    check_variables(name, chosen, each.inputs)
-    check_unchecked(name, signature.padding.unchecked_padding, chosen)
-    return list(chosen)
+    check_variables(name, buckets, inputs.inputs)
+    check_unchecked(name, padding.unchecked_padding, buckets)
+    return list(buckets)
 
 
 def _get_buckets(
-    each: SignatureInputs, common: Mapping[str, Sequence[int]] | None
+    inputs: SignatureInputs, common: Mapping[str, Sequence[int]] | None
 ) -> Mapping[str, Sequence[int]] | None:
     """Returns the buckets of a signature: its own, or the common ones for its variables.
 
     Returns None while the common buckets are not known.
     """
-    own = each.signature.padding.buckets
-    if own is not None or common is None:
-        return own
-    return {v: b for v, b in common.items() if v in each.variables}
+    buckets = inputs.signature.padding.buckets
+    if buckets is not None or common is None:
+        return buckets
+    return {v: sizes for v, sizes in common.items() if v in inputs.variables}
 
 
 def _make_endpoint_bucketing(
@@ -192,28 +191,27 @@ def _make_endpoint_bucketing(
     common: Mapping[str, Sequence[int]] | None,
     oversize: Oversize | Mapping[str, Oversize] | None,
 ) -> Bucketing | None:
-    chosen = _get_buckets(endpoint.signature_inputs(), common)
-    if not chosen:
+    buckets = _get_buckets(endpoint.signature_inputs(), common)
+    if not buckets:
         return None
-    signature, portable = endpoint.signature, endpoint.portable
-    bucketing = make_bucketing(
+    portable, padding = endpoint.portable, endpoint.signature.padding
+    return make_bucketing(
         endpoint.name,
         avals_of(endpoint.inputs),
         avals_of(endpoint.function.results),
-        chosen,
+        buckets,
         oversize=oversize,
-        mask=signature.padding.mask,
+        mask=padding.mask,
         constraints=(*portable.constraints, *portable.requirements),
-        pad_values=signature.padding.pad_values,
-        unchecked=signature.padding.unchecked_padding,
+        pad_values=padding.pad_values,
+        unchecked=padding.unchecked_padding,
+        has_preprocess=endpoint.signature.processing.preprocess is not None,
     )
-    return replace(bucketing, has_preprocess=signature.processing.preprocess is not None)
 
 
 def _check_oversize(
     oversize: Oversize | Mapping[str, Oversize] | None, names: Collection[str]
 ) -> None:
-    """Raises if `oversize` is for a variable without buckets."""
     if oversize is None:
         return
     if not names:
@@ -233,7 +231,6 @@ def _check_oversize(
 
 
 def _pad_and_try(endpoint: Endpoint, bucketing: Bucketing, step: Step) -> Endpoint:
-    """Pads an endpoint, and runs trials that this changes no result."""
     function = endpoint.function
     gradients = PieceGradients(function.gradient_problem)
     pull = function.pull if function.can_pull else None
@@ -248,13 +245,7 @@ def _pad_and_try(endpoint: Endpoint, bucketing: Bucketing, step: Step) -> Endpoi
         def call_bucket(tensors: Mapping[str, Any]) -> Mapping[str, Any]:
             return function.call(Inputs(tensors, held))
 
-        trial = check_rows(
-            call_bucket,
-            bucketing,
-            example=example,
-            tolerance=tolerance,
-            step=step,
-        )
+        trial = check_rows(call_bucket, bucketing, example=example, tolerance=tolerance, step=step)
         if endpoint.signature.processing.preprocess is not None:
             _check_rows_of_example(endpoint, bucketing, call_bucket, tolerance)
     tried = replace(bucketing, any_padding=trial.any_padding)
@@ -276,28 +267,26 @@ def _check_rows_of_example(
 ) -> None:
     """Raises if a row of the examples has another result alone than beside other rows.
 
-    The trial of buckets cannot see this: it takes what a preprocess returns for real.
+    The trial of buckets cannot see this, because it does not run preprocess, which may pad as well.
 
     Raises:
-      UnsoundBucketsError: a row has.
+      UnsoundBucketsError: the result of a row differs.
       SavingError: preprocess fails on the examples.
     """
     if bucketing.batch is None or not bucketing.sequences:
         return
-    together, *alone = make_example_rows(endpoint) or [{}]
+    rows = make_example_rows(endpoint)
+    if not rows:
+        return
     call = pad_to_buckets(lambda inputs: call_bucket(inputs.named), bucketing)
-    outputs = {
-        name: aval
-        for name, aval in bucketing.outputs.items()
-        if aval.op_shape and is_plain(aval.op_shape[0], bucketing.batch)
-    }
-    whole = call(together) if alone else {}
-    for row, inputs in enumerate(alone):
-        results = call(inputs)
-        for name, aval in outputs.items():
+    together, *alone = map(call, rows)
+    for row, results in enumerate(alone):
+        for name, aval in bucketing.outputs.items():
+            if not aval.op_shape or not is_plain(aval.op_shape[0], bucketing.batch):
+                continue
             expected = results[name]
             sizes = (slice(row, row + 1), *(slice(size) for size in expected.shape[1:]))
-            change = find_change(name, aval.op_dtype, expected, whole[name][sizes], tolerance)
+            change = find_change(name, aval.op_dtype, expected, together[name][sizes], tolerance)
             if change is not None:
                 what = f"running row {row} of the example beside the other rows changes"
                 raise change.error(bucketing, {}, {}, what, _READS_PADDING)

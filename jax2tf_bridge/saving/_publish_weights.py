@@ -43,20 +43,23 @@ from jax2tf_bridge.saved_model import (
     VariableEntry,
     read_sidecar,
 )
-from jax2tf_bridge.saving._weight_signatures import choose_names, initial_key
-from jax2tf_bridge.saving.weights import LITERT_VARIABLES, as_saved, renew_fingerprint
-from jax2tf_bridge.signatures import PARAMS, PathWeights, convert_array, leaf_names, leaves_for
+from jax2tf_bridge.saving._variables import LITERT_VARIABLES, as_saved, renew_fingerprint
+from jax2tf_bridge.saving._weight_signatures import choose_names, make_initial_key
+from jax2tf_bridge.signatures import PARAMS, PathWeights, convert_array, match_leaves, name_leaves
 from jax2tf_bridge.storage import AnyPath, on_disk
 
-# TensorFlow may copy the tensors that it writes, so they are written in groups. A group is as large
-# as the largest tensor, or as this, so that small tensors do not make many files.
 _GROUP_BYTES = 32 << 20
-_ALIGNMENT = 64  # bytes; TensorFlow's vector instructions need aligned memory
+"""Size of a group of tensors that are written together, in bytes, if no tensor is larger.
+
+TensorFlow may copy the tensors that it writes, so groups limit the memory.
+"""
+_ALIGNMENT = 64
+"""Alignment of memory that TensorFlow's vector instructions need, in bytes."""
 
 
 @dataclass(frozen=True)
 class _TensorEntry:
-    """Tensor of the checkpoint; replaced by `value`, or copied if that is None."""
+    """Tensor of the new checkpoint: `value`, or a copy of the old tensor if that is None."""
 
     key: str
     dtype: tf.DType
@@ -169,7 +172,7 @@ def _find_bfloat16_names(sidecar: Sidecar, portables: Mapping[str, PortableFunct
     names = set[str]()
     for name, entry in sidecar.signatures.items():
         if entry.takes_params:
-            leaves = leaf_names(portables[name].first_argument)
+            leaves = name_leaves(portables[name].first_argument)
             avals = portables[name].in_avals[: len(leaves)]
             names |= {n for n, a in zip(leaves, avals, strict=True) if a.dtype == "bfloat16"}
     return names
@@ -189,7 +192,7 @@ def _match_tensors(
         if name not in by_name
     ]
     problems += [
-        f"{name!r} is missing: it is {_format_type(variable)}"
+        f"{name!r} is missing; expected {_format_type(variable)}"
         for name, variable in by_name.items()
         if name not in tensors
     ]
@@ -211,16 +214,16 @@ def _match_tensors(
             errors.add(ShapeError)
         if dtype != variable.dtype:
             errors.add(DTypeError)
-        if shape != variable.shape or dtype != variable.dtype:
-            got = array_type_text(dtype, shape)
-            lines.append(f"{variable.path}: expected {_format_type(variable)}, got {got}")
+        expected, got = _format_type(variable), array_type_text(dtype, shape)
+        if got != expected:
+            lines.append(f"{variable.path}: expected {expected}, got {got}")
         values[variable.key] = value
-        values[initial_key(variable.key)] = value
+        values[make_initial_key(variable.key)] = value
     if errors:
         error = errors.pop() if len(errors) == 1 else ArgumentsError
         raise error(
             f"The weights do not fit the variables of {base}:{format_bullets(lines)}\n"
-            "Publish the whole model if its function now takes these."
+            "If the function now takes such weights, publish the whole model."
         )
     return values
 
@@ -246,13 +249,14 @@ def _list_entries(
     except (tf.errors.OpError, ValueError) as e:
         raise _make_unreadable_error(base, e) from e
     for v in variables:
-        held = "nothing"
+        stored = "nothing"
         if v.key in shapes:
-            held = array_type_text(dtypes[v.key].name, shapes[v.key])
-        if held != _format_type(v):
+            stored = array_type_text(dtypes[v.key].name, shapes[v.key])
+        if stored != _format_type(v):
             raise FileFormatError(
                 f"{base / SIDECAR} does not belong to the variables beside it: {v.path} is "
-                f"{_format_type(v)}, and {v.key!r} holds {held}. Publish the whole model instead.",
+                f"{_format_type(v)}, and {v.key!r} holds {stored}. Publish the whole model "
+                "instead.",
                 file=str(base / SIDECAR),
             )
     return [
@@ -299,19 +303,20 @@ def _read_unchanged(
     base: AnyPath, source: Path, group: Sequence[_TensorEntry]
 ) -> dict[str, tf.Tensor]:
     """Reads the tensors of `base` that have no new value; `source` is its copy on disk."""
-    copied = [entry for entry in group if entry.value is None]
-    if not copied:
+    unchanged = [entry for entry in group if entry.value is None]
+    if not unchanged:
         return {}
+    keys = [entry.key for entry in unchanged]
     try:
         tensors = tf.raw_ops.RestoreV2(
             prefix=str(source / VARIABLES_FOLDER / "variables"),
-            tensor_names=[entry.key for entry in copied],
-            shape_and_slices=[""] * len(copied),
-            dtypes=[entry.dtype for entry in copied],
+            tensor_names=keys,
+            shape_and_slices=[""] * len(keys),
+            dtypes=[entry.dtype for entry in unchanged],
         )
     except tf.errors.OpError as e:
         raise _make_unreadable_error(base, e) from e
-    return {entry.key: tensor for entry, tensor in zip(copied, tensors, strict=True)}
+    return dict(zip(keys, tensors, strict=True))
 
 
 def _make_unreadable_error(base: AnyPath, error: Exception) -> FileFormatError:
@@ -362,13 +367,13 @@ def _copy_aligned(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _find_learned_weights(sidecar: Sidecar) -> dict[str, VariableEntry]:
-    """Returns the weights that signatures change, by the names that get_weights has for them."""
+    """Returns the weights that signatures change, by their names in get_weights."""
     variables = sidecar.list_updated_variables()
     return dict(zip(choose_names([v.name for v in variables]), variables, strict=True))
 
 
 def _restore_dtype(value: Any, variable: VariableEntry) -> Any:
-    """Returns a value of get_weights in a weight's dtype, which LiteRT may lack."""
+    """Returns a value of get_weights in the weight's dtype; LiteRT may have had it in another."""
     array = np.asarray(value)
     if LITERT_VARIABLES.get(variable.dtype) != array.dtype.name:
         return array
@@ -380,10 +385,10 @@ def map_weights_by_name(folder: AnyPath, params: Any) -> dict[str, Any]:
 
     Args:
       folder: the folder of the SavedModel.
-      params: weights as for `leaves_for`, in the structure that was saved or by paths; custom nodes
-        are dicts and tuples if their types are not registered. Or a mapping by these names, like
-        `params` of the loaded model. Or what the signature get_weights returns; the other weights
-        are None then, which keeps them.
+      params: one of: weights as for `match_leaves`, in the structure that was saved or by paths,
+        where custom nodes of unregistered types are dicts and tuples; a mapping by these names,
+        like `params` of the loaded model; the results of the signature get_weights. In the last
+        case the other weights are None, which keeps their values.
 
     Raises:
       FileFormatError: `save` has not written the model, or the model is damaged.
@@ -391,21 +396,22 @@ def map_weights_by_name(folder: AnyPath, params: Any) -> dict[str, Any]:
       StructureError: `params` have another structure; each difference is listed.
     """
     sidecar, portables = _read_required_sidecar(folder)
-    leaves = params.leaves if isinstance(params, PathWeights) else params
-    variable_names = {variable.name for variable in sidecar.variables}
-    if variable_names and isinstance(leaves, Mapping) and set(leaves) == variable_names:
-        return dict(leaves)  # `params` of the loaded model has these names
-    learned = _find_learned_weights(sidecar)
-    if learned and isinstance(leaves, Mapping) and set(leaves) == set(learned):
-        unchanged = dict.fromkeys(variable_names)
-        return unchanged | {v.name: _restore_dtype(leaves[n], v) for n, v in learned.items()}
-    names: dict[str, Any] = {}
+    by_name = params.leaves if isinstance(params, PathWeights) else params
+    if isinstance(by_name, Mapping) and by_name:
+        variable_names = {variable.name for variable in sidecar.variables}
+        if set(by_name) == variable_names:  # such as `params` of the loaded model
+            return dict(by_name)
+        learned = _find_learned_weights(sidecar)
+        if set(by_name) == set(learned):
+            unchanged = dict.fromkeys(variable_names)
+            return unchanged | {v.name: _restore_dtype(by_name[n], v) for n, v in learned.items()}
+    values: dict[str, Any] = {}
     for name, entry in sidecar.signatures.items():
         if entry.takes_params:
             tree = portables[name].first_argument
-            leaves = leaves_for(tree, params, f"the weights of {folder}", PARAMS)
-            names |= dict(zip(leaf_names(tree), leaves, strict=True))
-    if not names:
+            leaves = match_leaves(tree, params, f"the weights of {folder}", PARAMS)
+            values |= dict(zip(name_leaves(tree), leaves, strict=True))
+    if not values:
         raise SavingError(
             Message(
                 f"{folder} has no weights: none of its signatures takes ",
@@ -417,4 +423,4 @@ def map_weights_by_name(folder: AnyPath, params: Any) -> dict[str, Any]:
                 ", and weights alone from then on.",
             )
         )
-    return names
+    return values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -9,14 +10,14 @@ import tensorflow as tf
 
 from jax2tf_bridge._utils import number_text, some
 from jax2tf_bridge.errors import Argument, Message
-from jax2tf_bridge.portable import Aval, PortableFunction, find_prng_keys, prng_keys_text
+from jax2tf_bridge.portable import Aval, find_prng_keys, prng_keys_text
 from jax2tf_bridge.publishing import NewVersion, describe_labels
 from jax2tf_bridge.saved_model import format_buckets, format_padding
-from jax2tf_bridge.saving._weight_signatures import format_signature
+from jax2tf_bridge.saving._weight_signatures import format_served_signature
 from jax2tf_bridge.saving.buckets import Bucketing
 from jax2tf_bridge.saving.serving import ServingInstructions
 from jax2tf_bridge.saving.signatures import Endpoint
-from jax2tf_bridge.signatures import ServedArray, served_text
+from jax2tf_bridge.signatures import ServedArray, format_arrays
 from jax2tf_bridge.storage import AnyPath
 from shape_poly import is_symbolic_dim
 
@@ -39,9 +40,9 @@ class SavedSignature:
       inputs, outputs: the types of its inputs and outputs, by name.
       vjp_order: the number of orders of gradients that are saved with it.
       gradient_missing_because: the reason why it has no gradient; "" if it has one.
-      fixed_sizes: the arguments of the JAX function by name, if none of their sizes is open.
-      opened_by: code that would leave their sizes open; "" if no size is fixed.
-      buckets: a text about the sizes that it runs at and the padding; "" without buckets.
+      fixed_sizes: the inputs of the JAX function by name, if none of their sizes is open.
+      opened_by: code that would leave their first dimension open; "" if a size is open already.
+      buckets: a text about the buckets and their padding; "" without buckets.
       updates: the names of the variables that a call assigns new values to.
     """
 
@@ -63,17 +64,20 @@ class SavedSignature:
         joins_requests: bool,
     ) -> SavedSignature:
         """Describes an endpoint that was saved with these inputs and outputs."""
-        fixed = fixed_sizes(endpoint)
-        code = format_open_call(endpoint) if fixed else ""
-        problem = _find_gradient_problem(endpoint)
-        buckets = _format_buckets(endpoint.bucketing, joins_requests=joins_requests)
-        updates = tuple(v.name.partition(":")[0] for v in endpoint.function.updates.values())
+        fixed_sizes = _list_fixed_sizes(endpoint)
         return SavedSignature(
-            inputs, outputs, endpoint.function.order, problem, fixed, code, buckets, updates
+            inputs,
+            outputs,
+            endpoint.function.order,
+            _find_gradient_problem(endpoint),
+            fixed_sizes,
+            _write_open_call(endpoint) if fixed_sizes else "",
+            _format_buckets(endpoint.bucketing, joins_requests=joins_requests),
+            tuple(v.name.partition(":")[0] for v in endpoint.function.updates.values()),
         )
 
     def __str__(self) -> str:
-        return f"({served_text(self.inputs)}) -> ({served_text(self.outputs)})"
+        return f"({format_arrays(self.inputs)}) -> ({format_arrays(self.outputs)})"
 
     def lines(self) -> Iterator[str]:
         """Yields facts about it other than its inputs and outputs."""
@@ -83,9 +87,9 @@ class SavedSignature:
             yield f"changes weights: {some(self.updates, _MAX_SHOWN)}"
         if self.fixed_sizes:
             shown = dict(list(self.fixed_sizes.items())[:_MAX_SHOWN])
-            more = len(self.fixed_sizes) - len(shown)
-            rest = f" and {more} more" if more else ""
-            yield f"sizes are fixed at {served_text(shown)}{rest}; to open them: {self.opened_by}"
+            hidden = len(self.fixed_sizes) - len(shown)
+            rest = f" and {hidden} more" if hidden else ""
+            yield f"sizes are fixed at {format_arrays(shown)}{rest}; to open them: {self.opened_by}"
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,7 @@ class SavedModel:
     def __str__(self) -> str:
         lines = [f"{self.path}"]
         for name, signature in self.signatures.items():
-            text = format_signature(name, signature.inputs, signature.outputs)
+            text = format_served_signature(name, signature.inputs, signature.outputs)
             lines += [f"  {text}", *(f"    {line}" for line in signature.lines())]
         if self.weights:
             lines.append(f"  weights: {len(self.weights)}, {len(self.trainable)} trainable")
@@ -141,15 +145,12 @@ class SavedModel:
         return "\n".join(lines)
 
 
-def variable_aval(variable: tf.Variable) -> Aval:
+def describe_variable(variable: tf.Variable) -> Aval:
     return Aval(tuple(variable.shape.as_list()), variable.dtype.name)
 
 
 def _count_bytes(aval: Aval) -> int:
-    size = int(tf.as_dtype(aval.dtype).size)
-    for dimension in aval.shape:
-        size *= int(str(dimension))
-    return size
+    return math.prod(int(str(d)) for d in aval.shape) * int(tf.as_dtype(aval.dtype).size)
 
 
 @dataclass(frozen=True)
@@ -203,31 +204,32 @@ class Published:
 _SPEC = "(b, ...)"
 
 
-def fixed_sizes(endpoint: Endpoint) -> dict[str, ServedArray]:
-    """Returns the arguments that have sizes, by name, if no size is open."""
+def _list_fixed_sizes(endpoint: Endpoint) -> dict[str, ServedArray]:
+    """Returns the inputs that are not scalars, by name; none of them if any size is open."""
     arrays = {port.name: ServedArray.of_aval(port.aval) for port in endpoint.inputs}
     if any(is_symbolic_dim(d) for array in arrays.values() for d in array.shape or ()):
         return {}
     return {name: array for name, array in arrays.items() if array.shape}
 
 
-def format_open_call(endpoint: Endpoint) -> str:
+def _write_open_call(endpoint: Endpoint) -> str:
     """Writes the code that would leave the first dimension of the arguments open."""
-    call = endpoint.arguments
+    structure = endpoint.arguments
     avals = iter(endpoint.portable.in_avals[len(endpoint.function.weights) :])
     shapes = {
-        name: [next(avals).shape for _ in range(tree.leaf_count)] for name, tree in call.arguments()
+        name: [next(avals).shape for _ in range(tree.leaf_count)]
+        for name, tree in structure.arguments()
     }
-    is_signature = bool(endpoint.signature.args or endpoint.signature.kwargs)
+    is_jax_function = bool(endpoint.signature.args or endpoint.signature.kwargs)
     names = [name for name, each in shapes.items() if each and all(each)]
+    applies_to_all = names == list(shapes) and not structure.kwargs
     if len({shape[0] for name in names for shape in shapes[name]}) != 1:
-        value = "AUTO"  # they share no variable, or some are parameters
-    elif names == list(shapes) and not call.kwargs and (is_signature or not endpoint.takes_params):
+        value = "AUTO"  # their first dimensions are not all the batch
+    elif applies_to_all and (is_jax_function or not endpoint.takes_params):
         value = repr(_SPEC)
     else:
         value = repr(dict.fromkeys(names, _SPEC))
-    caller = "Signature" if is_signature else "export"
-    return f"{caller}(..., polymorphic_shapes={value})"
+    return f"{'Signature' if is_jax_function else 'export'}(..., polymorphic_shapes={value})"
 
 
 def _format_buckets(bucketing: Bucketing | None, *, joins_requests: bool) -> str:
@@ -242,88 +244,89 @@ def _format_buckets(bucketing: Bucketing | None, *, joins_requests: bool) -> str
 
 
 def _find_gradient_problem(endpoint: Endpoint) -> str:
-    return (
-        "" if endpoint.function.orders is not None else endpoint.portable.gradient_problem() or ""
+    if endpoint.function.orders is not None:
+        return ""
+    return endpoint.portable.gradient_problem() or ""
+
+
+def iterate_notes(
+    endpoints: Sequence[Endpoint], trainable: Sequence[str], *, is_chosen: bool
+) -> Iterator[str]:
+    """Yields facts about a model that its user may not expect.
+
+    Args:
+      endpoints: the signatures.
+      trainable: the names of the trainable variables.
+      is_chosen: whether the user chose these variables.
+    """
+    if not is_chosen:
+        yield from _note_statistics(trainable)
+    yield from map(_note_forgotten_updates, filter(_has_forgotten_updates, endpoints))
+    for e in endpoints:
+        if problem := _find_gradient_problem(e):
+            place = f" for {e.name}" if len(endpoints) > 1 else ""
+            yield f"saved without a gradient{place}: {problem}"
+    yield from _note_constant_keys(endpoints)
+    yield from _note_unused_keys(endpoints)
+    for e in endpoints:
+        yield from e.padded.notes if e.padded else ()
+
+
+def _note_statistics(trainable: Sequence[str]) -> Iterator[Message]:
+    """Warns if training would change running statistics, such as those of Flax's BatchNorm."""
+    collections = dict.fromkeys(name.partition("/")[0] for name in trainable)
+    others = [name for name in collections if name != _STATISTICS]
+    # A training state also has the optimizer's own state, which no optimizer should train.
+    others = ["params"] if "params" in others else others
+    if _STATISTICS in collections and others:
+        yield Message(
+            f"{_STATISTICS} are trainable, and an optimizer in TensorFlow would change these "
+            "running statistics: to leave them fixed, pass ",
+            Argument("trainable", others),
+        )
+
+
+def _has_forgotten_updates(endpoint: Endpoint) -> bool:
+    """Returns whether outputs look like new weights: the second of a pair has their structure."""
+    if not endpoint.takes_params or endpoint.function.updates:
+        return False
+    weights, results = endpoint.portable.first_argument, endpoint.portable.out_tree.children
+    return weights.leaf_count > 1 and len(results) == 2 and results[1] == weights
+
+
+def _note_forgotten_updates(endpoint: Endpoint) -> Message:
+    return Message(
+        f"{endpoint.name} returns values in the structure of the weights, as outputs: to assign "
+        "them to the weights, pass ",
+        Argument("updates_params", True),
     )
 
 
-def key_notes(endpoints: Sequence[Endpoint]) -> tuple[str, ...]:
-    """Notes which signatures' results depend on PRNG keys among the weights that never change."""
+def _note_constant_keys(endpoints: Sequence[Endpoint]) -> Iterator[str]:
+    """Notes results that depend on PRNG keys among the weights, if no signature changes them."""
     changed = {v.ref() for e in endpoints for v in e.function.updates.values()}
-    paths = {}
     for e in endpoints:
         weights = dict(zip(e.portable.in_paths(), e.function.weights, strict=False))
-        keys = find_prng_keys(e.portable, len(weights))
-        paths[e.name] = [path for path in keys if weights[path].ref() not in changed]
-    return tuple(
-        prng_keys_text(keys, name if len(endpoints) > 1 else "")
-        for name, keys in paths.items()
-        if keys
-    )
+        paths = find_prng_keys(e.portable, len(weights))
+        if keys := [path for path in paths if weights[path].ref() not in changed]:
+            yield prng_keys_text(keys, e.name if len(endpoints) > 1 else "")
 
 
-def unused_key_notes(endpoints: Sequence[Endpoint]) -> tuple[str, ...]:
-    """Notes which inputs are PRNG keys that their signature's function never reads."""
-    notes = []
+def _note_unused_keys(endpoints: Sequence[Endpoint]) -> Iterator[str]:
+    """Notes inputs that are PRNG keys and that their signature's function never reads."""
     for e in endpoints:
-        first, read = len(e.function.weights), set(e.portable.module.kept_arguments)
-        own = zip(e.function.inputs, e.portable.inputs[first:], strict=True)
+        first, used = len(e.function.weights), set(e.portable.module.kept_arguments)
+        arguments = zip(e.function.inputs, e.portable.inputs[first:], strict=True)
         unused = [
             port.name
-            for i, (port, argument) in enumerate(own, first)
-            if argument.aval.is_key and i not in read
+            for i, (port, argument) in enumerate(arguments, first)
+            if argument.aval.is_key and i not in used
         ]
-        keys = "PRNG key" if len(unused) == 1 else "PRNG keys"
         if unused:
-            notes.append(
+            keys = "PRNG key" if len(unused) == 1 else "PRNG keys"
+            yield (
                 f"{e.name} never reads the {keys} {some(unused, _MAX_SHOWN)}: the results are the "
                 "same for all keys. To draw, as dropout does, run the model in training mode and "
                 "pass it the key before it is saved (apply(..., rngs=...) in Flax linen, "
                 "model.train() in Flax nnx); else remove the argument."
             )
-    return tuple(notes)
-
-
-def statistics_notes(trainable: Sequence[str]) -> tuple[Message, ...]:
-    """Warns if training would change running statistics, such as those of Flax's BatchNorm."""
-    collections = dict.fromkeys(name.partition("/")[0] for name in trainable)
-    others = [name for name in collections if name != _STATISTICS]
-    # Beside them a training state has the optimizer's, which no optimizer should train.
-    others = ["params"] if "params" in others else others
-    if _STATISTICS not in collections or not others:
-        return ()
-    return (
-        Message(
-            f"{_STATISTICS} are trainable, and an optimizer in TensorFlow would change these "
-            "running statistics: to leave them fixed, pass ",
-            Argument("trainable", others),
-        ),
-    )
-
-
-def forgotten_update_notes(endpoints: Sequence[Endpoint]) -> tuple[Message, ...]:
-    """Notes which signatures return what looks like new weights, and do not assign them."""
-    return tuple(
-        Message(
-            f"{e.name} returns values in the structure of the weights, as outputs: to assign them "
-            "to the weights, pass ",
-            Argument("updates_params", True),
-        )
-        for e in endpoints
-        if e.takes_params and not e.function.updates and _returns_weights(e.portable)
-    )
-
-
-def _returns_weights(portable: PortableFunction) -> bool:
-    """Returns whether a function returns a pair, of which the second has its weights' structure."""
-    weights, results = portable.first_argument, portable.out_tree.children
-    return weights.leaf_count > 1 and len(results) == 2 and results[1] == weights
-
-
-def missing_gradient_notes(endpoints: Sequence[Endpoint]) -> tuple[str, ...]:
-    """Notes why signatures have no gradient."""
-    missing = {e.name: p for e in endpoints if (p := _find_gradient_problem(e))}
-    return tuple(
-        f"saved without a gradient{f' for {name}' if len(endpoints) > 1 else ''}: {problem}"
-        for name, problem in missing.items()
-    )

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,9 @@ from jax2tf_bridge.publishing import (
     share_programs,
 )
 from jax2tf_bridge.saved_model import (
+    GRAPH_FILE,
     SERVING_DEFAULT,
+    VARIABLES_FOLDER,
     ArrayEntry,
     ConstantEntry,
     Sidecar,
@@ -32,30 +34,29 @@ from jax2tf_bridge.saved_model import (
     check_place,
     write_sidecar,
 )
-from jax2tf_bridge.saving._bucket_options import BucketOptions, add_buckets, check_bucket_options
+from jax2tf_bridge.saving._bucket_options import add_buckets
+from jax2tf_bridge.saving._options import SaveOptions, check_signatures
 from jax2tf_bridge.saving._report import (
     SavedModel,
     SavedSignature,
-    forgotten_update_notes,
-    key_notes,
-    missing_gradient_notes,
-    statistics_notes,
-    unused_key_notes,
-    variable_aval,
+    describe_variable,
+    iterate_notes,
 )
-from jax2tf_bridge.saving._weight_signatures import (
-    INITIAL,
-    WeightSignature,
-    WeightSignatures,
-    check_weight_signatures,
+from jax2tf_bridge.saving._variables import (
+    LITERT_VARIABLES,
+    ConstantVariables,
+    SavedVariable,
+    Weights,
+    hold_values,
+    write_values,
 )
+from jax2tf_bridge.saving._weight_signatures import INITIAL, WeightSignatures
 from jax2tf_bridge.saving.buckets import BUCKETS
 from jax2tf_bridge.saving.serving import (
     Batching,
-    check_batching,
+    WarmUpRequest,
     check_joinable,
     join_requests,
-    make_no_buckets_error,
     make_warm_up_requests,
     precompile,
     write_instructions,
@@ -66,100 +67,33 @@ from jax2tf_bridge.saving.signatures import (
     UpdateLock,
     WeightedFunction,
     WeightLock,
-    check_names,
-    check_preprocess,
-    check_size,
-    check_takes_params,
-    check_vjp_order,
     choose_order,
     describe_arrays,
+    list_optional_subsets,
     list_resources,
-    optional_subsets,
     wrap_call,
 )
-from jax2tf_bridge.saving.weights import (
-    LITERT_VARIABLES,
-    ConstantVariables,
-    SavedVariable,
-    Weights,
-    hold_values,
-    write_values,
-)
-from jax2tf_bridge.signatures import NamedPort, Sides, Signature, SignatureInputs, open_params
-from jax2tf_bridge.storage import as_path, whole_directory
+from jax2tf_bridge.signatures import NamedPort, Sides, Signature, open_params
+from jax2tf_bridge.storage import AnyPath, as_path, whole_directory
 from jax2tf_bridge.to_tensorflow import check_function, tf_compat
 from shape_poly import shape_text
 
 _EXAMPLE = Argument("example", Blank("{...}"), code="Signature(..., example={...})")
 
-
-@dataclass(frozen=True)
-class SaveOptions:
-    """Options of `save` that do not concern an export; `save` explains them.
-
-    Attributes:
-      trainable: whether floating-point weights are trainable; or prefixes of the trainable weights'
-        names, as "dense".
-      vjp_order: the number of orders of gradients to save; by default those that a function holds,
-        and at least one.
-      buckets: the sizes that the functions run at.
-      warm_up: whether to write requests that TensorFlow Serving replays when it loads the model.
-      precompile: whether to store the programs that XLA compiles for these requests.
-      batching: how the signatures join concurrent requests; None keeps them apart.
-      overwrite: whether to replace an existing SavedModel, on disk; nothing else is replaced.
-      weight_signatures: further signatures for the weights that signatures change.
-      for_litert: whether LiteRT runs the signatures that change weights. It has no locks, and
-        variables of few dtypes.
-      needs_inputs: whether further signatures without inputs get one, as LiteRT's calibrator needs.
-      shares_names: whether outputs may have the names of inputs in a graph for converters, as in
-        TensorFlow.js.
-    """
-
-    trainable: bool | str | Sequence[str] = True
-    vjp_order: int | None = None
-    buckets: BucketOptions = field(default_factory=BucketOptions)
-    warm_up: bool = True
-    precompile: bool = False
-    batching: Batching | None = None
-    overwrite: bool = False
-    weight_signatures: Sequence[WeightSignature] = ()
-    for_litert: bool = False
-    needs_inputs: bool = False
-    shares_names: bool = False
-
-    def check(self, signatures: Sequence[SignatureInputs]) -> None:
-        """Checks the options against the signatures' inputs, before exports that take minutes.
-
-        Raises:
-          SavingError, ShapeError: an option names an unknown signature, input or dimension
-            variable, or contradicts another.
-          GradientError: `vjp_order` is negative.
-        """
-        check_vjp_order(self.vjp_order)
-        check_batching(self.batching)
-        names = check_names({each.name: each.signature for each in signatures})
-        check_weight_signatures(self.weight_signatures, names)
-        for each in signatures:
-            check_preprocess(each.name, each.signature)
-            each.check_names()
-        check_bucket_options(signatures, self.buckets)
-        if self.batching is None or self.buckets.chosen:
-            return
-        for each in signatures:
-            if not each.signature.padding.buckets:
-                raise make_no_buckets_error(each.name)
+_MAX_GRAPH_BYTES = 2**31 - 1 - (1 << 20)
+"""Maximum size of the modules in bytes: that of saved_model.pb, less room for the rest."""
 
 
 def save_functions(
     path: str | os.PathLike[str],
     signatures: Mapping[str, Signature],
     params: Any = None,
-    options: SaveOptions = SaveOptions(),
+    options: SaveOptions | None = None,
 ) -> SavedModel:
     """Writes a SavedModel of portable functions; neither JAX nor the bridge is needed to load it.
 
-    This is `save` for signatures whose functions are portable functions already; it raises what
-    `save` raises, apart from errors of exports.
+    This is `save` for signatures with portable functions; it raises the same errors, apart from
+    those of exports.
 
     Args:
       path: the directory, on disk or behind a scheme, which appears complete or not at all.
@@ -168,139 +102,154 @@ def save_functions(
         dict, or a file of msgpack or safetensors.
       options: the options.
     """
-    names = check_names(signatures)
+    options = options or SaveOptions()
+    check_signatures(signatures)
     path = as_path(path)
     check_place(path)
     with (
-        open_params(params) as tree,
+        open_params(params) as weights,
         # First, so that an obstacle at `path` is reported before the long work.
-        whole_directory(path, overwrite=options.overwrite, has="saved_model.pb") as folder,
+        whole_directory(path, overwrite=options.overwrite, has=GRAPH_FILE) as folder,
     ):
-        is_updating = any(each.updates_params for each in signatures.values())
-        weights = Weights(
-            tree,
-            options.trainable,
-            stored_as=LITERT_VARIABLES if is_updating and options.for_litert else {},
-        )
-        constants = ConstantVariables()
-        lock = UpdateLock() if is_updating and not options.for_litert else WeightLock()
-        plain = [
-            _make_endpoint(
-                name,
-                signatures[name],
-                weights,
-                constants,
-                options.vjp_order,
-                lock,
-                tree is not None,
-            )
-            for name in names
-        ]
-        # `save` checked them before the export; AUTO may have added variables since.
-        options.check([e.signature_inputs() for e in plain])
-        check_size({e.name: _iterate_orders(e.portable, e.function.order) for e in plain})
-        saved_weights = weights.weights()
-        _check_updated_paths(plain, saved_weights)
-        extra = WeightSignatures.of(
-            options.weight_signatures,
-            plain,
-            saved_weights,
-            lock,
-            needs_inputs=options.needs_inputs,
-        )
-        variables = [
-            *saved_weights,
-            *extra.initial.values(),
-            *constants.variables.values(),
-        ]
-        endpoints = add_buckets(
-            plain, options.buckets, before_trials=lambda: hold_values(variables)
-        )
-        if options.batching is not None:
-            check_joinable(endpoints)
-        if options.precompile:
-            _check_compilable(endpoints)
-        requests, request_notes = (
-            make_warm_up_requests([e for e in endpoints if not e.function.updates])
-            if options.warm_up or options.precompile
-            else ((), ())
-        )
-        root = _make_root(endpoints, variables)
-        served = _write_model(root, endpoints, extra, folder, options.batching)
-        if not options.shares_names:
-            for endpoint in endpoints:
-                if endpoint.portable.target.for_converters:
-                    _check_output_names(endpoint.name, *served[endpoint.name])
-        write_values(folder, variables)
-        _write_defaults(folder, {e.name: e.defaults() for e in endpoints})
-        _write_sidecar(folder, endpoints, saved_weights, constants, options.batching)
-        compiled = [r for r in requests if r.signature in _list_compiled(endpoints)]
-        if options.precompile and not compiled:
-            raise _make_no_requests_error(request_notes)
-        if options.warm_up and requests:
-            write_warm_up(folder, requests)
-        if options.precompile:
-            precompile(folder, compiled)
-        sizes = _file_sizes(folder)
-        replaced = list_program_names(path) if path.name.isdecimal() else set()
-        if path.name.isdecimal():
+        model = _make_model(signatures, weights, options)
+        sides = _write_model(model, folder)
+        graph_bytes = (folder / GRAPH_FILE).stat().st_size
+        variable_bytes = sum(f.stat().st_size for f in (folder / VARIABLES_FOLDER).iterdir())
+        old_programs = set[str]()
+        if path.name.isdecimal():  # a version
+            old_programs = list_program_names(path)
             share_programs(folder, path.parent)
-    if replaced:
+    if old_programs:
         remove_unused_programs(path.parent, published_versions(path.parent).values())
-    trained = tuple(w.name for w in saved_weights if w.variable.trainable)
+    return _describe_model(model, path, sides, graph_bytes, variable_bytes)
+
+
+@dataclass(frozen=True)
+class _Model:
+    """Contents of a SavedModel.
+
+    Attributes:
+      options: the options of `save`.
+      endpoints: the signatures.
+      weight_signatures: the further signatures for weights.
+      weights: the weights.
+      constants: the lifted constants.
+      requests: the warm-up requests.
+      request_notes: notes on what the requests leave out.
+    """
+
+    options: SaveOptions
+    endpoints: Sequence[Endpoint]
+    weight_signatures: WeightSignatures
+    weights: Sequence[SavedVariable]
+    constants: ConstantVariables
+    requests: Sequence[WarmUpRequest]
+    request_notes: Sequence[str]
+
+    @property
+    def variables(self) -> list[SavedVariable]:
+        initial, constants = self.weight_signatures.initial, self.constants.variables
+        return [*self.weights, *initial.values(), *constants.values()]
+
+    @property
+    def compiled_requests(self) -> list[WarmUpRequest]:
+        """Requests for signatures that XLA compiles ahead."""
+        names = _list_compiled(self.endpoints)
+        return [request for request in self.requests if request.signature in names]
+
+
+def _make_model(signatures: Mapping[str, Signature], params: Any, options: SaveOptions) -> _Model:
+    is_updating = any(each.updates_params for each in signatures.values())
+    weights = Weights(
+        params,
+        options.trainable,
+        variable_dtypes=LITERT_VARIABLES if is_updating and options.for_litert else {},
+    )
+    constants = ConstantVariables()
+    lock = UpdateLock() if is_updating and not options.for_litert else WeightLock()
+    endpoints = [
+        _make_endpoint(name, signature, weights, constants, options.vjp_order, lock)
+        for name, signature in signatures.items()
+    ]
+    # `save` checked them before the export; AUTO may have added variables since.
+    options.check([e.signature_inputs() for e in endpoints])
+    _check_size({e.name: _iterate_orders(e.portable, e.function.order) for e in endpoints})
+    saved_weights = weights.weights()
+    _check_updated_paths(endpoints, saved_weights)
+    weight_signatures = WeightSignatures.of(
+        options.weight_signatures,
+        endpoints,
+        saved_weights,
+        lock,
+        needs_inputs=options.needs_inputs,
+    )
+    model = _Model(options, endpoints, weight_signatures, saved_weights, constants, (), ())
+    endpoints = add_buckets(
+        endpoints, options.buckets, before_trials=lambda: hold_values(model.variables)
+    )
+    model = replace(model, endpoints=endpoints)
+    if options.batching is not None:
+        check_joinable(endpoints)
+    if options.precompile:
+        _check_compilable(endpoints)
+    if options.warm_up or options.precompile:
+        requests, notes = make_warm_up_requests([e for e in endpoints if not e.function.updates])
+        model = replace(model, requests=requests, request_notes=notes)
+    if options.precompile and not model.compiled_requests:
+        raise _make_no_requests_error(model.request_notes)
+    return model
+
+
+def _describe_model(
+    model: _Model, path: AnyPath, sides: Mapping[str, Sides], graph_bytes: int, variable_bytes: int
+) -> SavedModel:
+    # The report must not hold the user's arrays, so it refers to parts of the model only.
+    options, endpoints, requests = model.options, model.endpoints, model.requests
+    joins_requests = options.batching is not None
+    trainable = tuple(w.name for w in model.weights if w.variable.trainable)
+    notes = iterate_notes(endpoints, trainable, is_chosen=options.trainable is not True)
+    constants = model.constants.variables
     return SavedModel(
         path,
         {
-            e.name: SavedSignature.of(
-                e, *served[e.name], joins_requests=options.batching is not None
-            )
+            e.name: SavedSignature.of(e, *sides[e.name], joins_requests=joins_requests)
             for e in endpoints
         }
-        | {name: SavedSignature(*sides, 0) for name, sides in extra.sides().items()},
-        {w.name: variable_aval(w.variable) for w in saved_weights},
-        trained,
-        {name: variable_aval(c.variable) for name, c in constants.variables.items()},
-        *sizes,
-        (
-            *(statistics_notes(trained) if options.trainable is True else ()),
-            *forgotten_update_notes(endpoints),
-            *missing_gradient_notes(endpoints),
-            *key_notes(endpoints),
-            *unused_key_notes(endpoints),
-            *(note for e in endpoints if e.padded for note in e.padded.notes),
-            *request_notes,
-        ),
+        | {name: SavedSignature(*s, 0) for name, s in model.weight_signatures.sides().items()},
+        {w.name: describe_variable(w.variable) for w in model.weights},
+        trainable,
+        {name: describe_variable(constant.variable) for name, constant in constants.items()},
+        graph_bytes,
+        variable_bytes,
+        (*notes, *model.request_notes),
         serving_from=lambda place: write_instructions(
             place,
             endpoints,
-            served,
+            sides,
             requests,
             has_programs=options.precompile,
-            joins_requests=options.batching is not None,
+            joins_requests=joins_requests,
         ),
     )
 
 
 def _check_compilable(endpoints: Sequence[Endpoint]) -> None:
-    if not _list_compiled(endpoints):
-        reason = "TensorFlow runs its own operations as they are"
-        if any(e.portable.target.xla for e in endpoints):
-            reason = "running a signature that changes weights would change them"
-        raise SavingError(
-            Message(
-                Argument("precompile", True),
-                f" has nothing to compile: {reason}. Leave it out.",
-            )
-        )
+    if _list_compiled(endpoints):
+        return
+    reason = "TensorFlow runs its own operations as they are"
+    if any(e.portable.target.xla for e in endpoints):
+        reason = "running a signature that changes weights would change them"
+    problem = f" has nothing to compile: {reason}. Leave it out."
+    raise SavingError(Message(Argument("precompile", True), problem))
 
 
 def _list_compiled(endpoints: Sequence[Endpoint]) -> set[str]:
-    """Lists the signatures that XLA can compile before requests come."""
+    """Lists the signatures that XLA can compile ahead."""
     return {e.name for e in endpoints if e.portable.target.xla and not e.function.updates}
 
 
 def _make_no_requests_error(notes: Sequence[Message | str]) -> SavingError:
-    """Makes the error for a model to precompile without requests; `notes` say why it has none."""
+    """Makes the error for `precompile` without requests; `notes` say why there are none."""
     open_sizes = "each signature has open sizes, and neither buckets nor an example"
     reason = notes[0] if notes else open_sizes
     hint = () if notes else (" Give ", BUCKETS, ", or ", _EXAMPLE, ", or leave it out.")
@@ -315,16 +264,15 @@ def _make_endpoint(
     constants: ConstantVariables,
     vjp_order: int | None,
     lock: WeightLock,
-    has_params: bool,
 ) -> Endpoint:
     portable = as_portable_function(signature.function, f"The signature {name} of save")
     check_function(portable)
-    takes = has_params if signature.takes_params is None else signature.takes_params
-    check_takes_params(name, portable, takes=takes, has_params=has_params)
+    takes = weights.exist if signature.takes_params is None else signature.takes_params
+    _check_params(name, portable, takes=takes, exist=weights.exist)
     if signature.updates_params:
         _check_updates(name, portable, takes=takes)
         vjp_order = vjp_order or 0
-    own = weights.for_function(portable) if takes else []
+    variables = weights.for_function(portable) if takes else []
     order = choose_order(portable, vjp_order)
     try:
         for function in _iterate_orders(portable, order or 0):
@@ -341,16 +289,16 @@ def _make_endpoint(
             )
         ) from e
     signature = replace(signature, takes_params=takes)
-    weighted = WeightedFunction(name, signature, own, constants, order, lock)
+    weighted = WeightedFunction(name, signature, variables, constants, order, lock)
     return Endpoint(name, signature, weighted)
 
 
 def _check_updated_paths(endpoints: Sequence[Endpoint], weights: Sequence[SavedVariable]) -> None:
-    """Raises if a function that changes weights has them in other containers than another one."""
-    known = {weight.leaf.path for weight in weights}
+    """Raises if a function changes a weight that another function has in other containers."""
+    paths = {weight.leaf.path for weight in weights}
     for endpoint in endpoints:
         for path in endpoint.function.updated_paths.values():
-            if path not in known:
+            if path not in paths:
                 raise SavingError(
                     f"The signature {endpoint.name} changes {path}, which another signature has at "
                     "another path: the functions were exported with weights in different "
@@ -358,8 +306,20 @@ def _check_updated_paths(endpoints: Sequence[Endpoint], weights: Sequence[SavedV
                 )
 
 
+def _check_params(name: str, portable: PortableFunction, *, takes: bool, exist: bool) -> None:
+    if takes and not exist:
+        raise SavingError(
+            f"The signature {name} has takes_params=True, but save got no params. "
+            "Pass params=..., or leave out takes_params."
+        )
+    if takes and not portable.argument_names:
+        raise SavingError(
+            f"save got params, and {portable.name} of the signature {name} has no positional "
+            "argument to take them. Give its Signature takes_params=False."
+        )
+
+
 def _check_updates(name: str, portable: PortableFunction, *, takes: bool) -> None:
-    """Raises unless a signature can change weights."""
     if not takes:
         raise SavingError(
             f"The signature {name} has updates_params=True, but its function takes no params. "
@@ -373,6 +333,17 @@ def _check_updates(name: str, portable: PortableFunction, *, takes: bool) -> Non
         )
 
 
+def _check_size(portables: Mapping[str, Iterable[PortableFunction]]) -> None:
+    sizes = {name: sum(len(r.module.data) for r in each) for name, each in portables.items()}
+    if sum(sizes.values()) > _MAX_GRAPH_BYTES:
+        each = ", ".join(f"{name}: {size / 1e9:.2f} GB" for name, size in sizes.items())
+        raise SavingError(
+            f"The modules take {sum(sizes.values()) / 1e9:.2f} GB ({each}), and a SavedModel's "
+            "graph holds less than 2.15 GB. Arrays that the function computes with NumPy, or "
+            "captures in a form that is not lifted, are the usual reason: pass them as params."
+        )
+
+
 def _iterate_orders(portable: PortableFunction, order: int) -> Iterator[PortableFunction]:
     yield portable
     for _ in range(order):
@@ -382,13 +353,14 @@ def _iterate_orders(portable: PortableFunction, order: int) -> Iterator[Portable
 
 
 class _SavedObject(tf.Module):  # type: ignore[misc]
-    # tf.Module collects these for Python only; as attributes they are saved.
+    # The properties of tf.Module exist in Python only; TensorFlow saves attributes.
     variables: Any = None
     trainable_variables: Any = None
 
 
-def _make_root(endpoints: Sequence[Endpoint], variables: Sequence[SavedVariable]) -> _SavedObject:
+def _make_root(model: _Model) -> _SavedObject:
     root = _SavedObject()
+    variables = model.variables
     # Checkpoints name variables by the alphabetically first of the shortest paths.
     root.params, root.constants = (
         {v.name: v.variable for v in variables if v.collection == collection}
@@ -398,41 +370,52 @@ def _make_root(endpoints: Sequence[Endpoint], variables: Sequence[SavedVariable]
         root.initial = initial
     root.trainable_variables = [v.variable for v in variables if v.variable.trainable]
     root.variables = [v.variable for v in variables]
-    root.resources = [resource for e in endpoints for resource in list_resources(e.signature)]
+    root.resources = [r for e in model.endpoints for r in list_resources(e.signature)]
     return root
 
 
-def _write_model(
-    root: _SavedObject,
-    endpoints: Sequence[Endpoint],
-    extra: WeightSignatures,
-    folder: Path,
-    batching: Batching | None,
-) -> dict[str, Sides]:
+def _write_model(model: _Model, folder: Path) -> dict[str, Sides]:
     """Writes the SavedModel, and returns the inputs and outputs of its signatures."""
-    concrete, served = {}, {}
+    options, endpoints = model.options, model.endpoints
+    sides = _write_graph(model, folder)
+    for endpoint in endpoints:
+        if endpoint.portable.target.for_converters and not options.shares_names:
+            _check_output_names(endpoint.name, *sides[endpoint.name])
+    write_values(folder, model.variables)
+    _write_defaults(folder, {e.name: e.defaults() for e in endpoints})
+    _write_sidecar(folder, model)
+    if options.warm_up and model.requests:
+        write_warm_up(folder, model.requests)
+    if options.precompile:
+        precompile(folder, model.compiled_requests)
+    return sides
+
+
+def _write_graph(model: _Model, folder: Path) -> dict[str, Sides]:
+    """Lets TensorFlow write the model; returns the inputs and outputs of its signatures."""
+    root, endpoints, batching = _make_root(model), model.endpoints, model.options.batching
+    signatures, sides = {}, {}
     # `verify` compares these with JAX.
     root.unprocessed = {e.name: e.trace_unprocessed() for e in endpoints if e.is_processed}
     if batching is not None:
         root.without_batching = {}
     for endpoint in endpoints:
-        named, method, concrete[endpoint.name] = _trace(endpoint)
+        name = endpoint.name
+        named, method, signatures[name] = _trace(endpoint)
         if batching is not None:
-            plain = root.unprocessed[endpoint.name] if endpoint.is_processed else named
-            root.without_batching[endpoint.name] = plain
+            plain = root.unprocessed[name] if endpoint.is_processed else named
+            root.without_batching[name] = plain
             alone = plain.get_concrete_function(**endpoint.specs())
             joined, specs = _name_inputs(join_requests(endpoint, batching, alone))
-            concrete[endpoint.name] = joined.get_concrete_function(**specs)
-        served[endpoint.name] = describe_arrays(
-            endpoint, concrete[endpoint.name].structured_outputs
-        )
-        setattr(root, endpoint.name, method)
+            signatures[name] = joined.get_concrete_function(**specs)
+        sides[name] = describe_arrays(endpoint, signatures[name].structured_outputs)
+        setattr(root, name, method)
     default = endpoints[0].name if len(endpoints) == 1 else SERVING_DEFAULT
-    if default in concrete:
+    if default in signatures:
         # TF Hub and Keras call a loaded model itself: tf.saved_model.load(path)(...).
         setattr(root, "__call__", getattr(root, default))  # noqa: B010
-    for name, function in extra.concrete_functions().items():
-        concrete[name] = function
+    for name, function in model.weight_signatures.concrete_functions().items():
+        signatures[name] = function
         setattr(root, name, function)
     root.gradients = {e.name: e.gradient_functions() for e in endpoints}
     try:
@@ -440,7 +423,7 @@ def _write_model(
             tf.saved_model.save(
                 root,
                 str(folder),
-                signatures=concrete,
+                signatures=signatures,
                 options=tf.saved_model.SaveOptions(experimental_custom_gradients=True),
             )
     except AssertionError as e:
@@ -450,12 +433,12 @@ def _write_model(
             "preprocess or postprocess uses a table or variable that TensorFlow does not find, so "
             "it cannot save it. Name it: Processing(..., resources=[table])."
         ) from e
-    return served
+    return sides
 
 
 @contextlib.contextmanager
 def _without_log_of_folder() -> Iterator[None]:
-    """Hides the line "Assets written to", which notebooks show: the folder is a temporary one."""
+    """Hides TensorFlow's line "Assets written to", which names a temporary folder."""
 
     def is_shown(record: logging.LogRecord) -> bool:
         return not str(record.msg).startswith("Assets written to")
@@ -470,12 +453,12 @@ def _without_log_of_folder() -> Iterator[None]:
 
 def _check_output_names(name: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
     """Raises if an output has an input's name: tf2onnx fails on it, and OpenVINO drops it."""
-    both = [repr(output) for output in outputs if output in inputs]
-    if both:
-        example = f"{both[0][:-1]}_out'"
+    shared = [output for output in outputs if output in inputs]
+    if shared:
         raise SavingError(
-            f"The signature {name} has outputs with names of inputs: {', '.join(both)}. tf2onnx "
-            f"and OpenVINO need different names. Rename the outputs, for example to {example}."
+            f"The signature {name} has outputs with names of inputs: "
+            f"{', '.join(map(repr, shared))}. tf2onnx and OpenVINO need different names. Rename "
+            f"the outputs, for example to '{shared[0]}_out'."
         )
 
 
@@ -504,7 +487,7 @@ def _trace(endpoint: Endpoint) -> tuple[Any, Any, Any]:
     named, specs = _name_inputs(endpoint)
     signature = named.get_concrete_function(**specs)
     if endpoint.is_processed:
-        for left_out in optional_subsets(list(endpoint.defaults())):
+        for left_out in list_optional_subsets(list(endpoint.defaults())):
             named.get_concrete_function(**{k: s for k, s in specs.items() if k not in left_out})
         return named, named, signature
     method, calls = endpoint.method(signature)
@@ -513,23 +496,13 @@ def _trace(endpoint: Endpoint) -> tuple[Any, Any, Any]:
     return named, method, signature
 
 
-def _file_sizes(folder: Path) -> tuple[int, int]:
-    graph = (folder / "saved_model.pb").stat().st_size
-    return graph, sum(f.stat().st_size for f in (folder / "variables").iterdir())
-
-
-def _write_sidecar(
-    folder: Path,
-    endpoints: Sequence[Endpoint],
-    weights: Sequence[SavedVariable],
-    constants: ConstantVariables,
-    batching: Batching | None,
-) -> None:
+def _write_sidecar(folder: Path, model: _Model) -> None:
     """Writes the sidecar, with which the SavedModel can be read back and published again."""
+    constants, batching = model.constants, model.options.batching
     sidecar = Sidecar(
         bridge=__version__,
         tensorflow=str(tf.__version__),
-        signatures={e.name: _make_signature_entry(e, batching) for e in endpoints},
+        signatures={e.name: _make_signature_entry(e, batching) for e in model.endpoints},
         variables=tuple(
             VariableEntry(
                 weight.leaf.path,
@@ -539,7 +512,7 @@ def _write_sidecar(
                 tuple(weight.variable.shape.as_list()),
                 bool(weight.variable.trainable),
             )
-            for weight in weights
+            for weight in model.weights
         ),
         constants=tuple(
             ConstantEntry(
@@ -551,7 +524,7 @@ def _write_sidecar(
             for name, constant in constants.lifted.items()
         ),
     )
-    write_sidecar(folder, sidecar, {e.name: e.portable for e in endpoints})
+    write_sidecar(folder, sidecar, {e.name: e.portable for e in model.endpoints})
 
 
 def _make_signature_entry(endpoint: Endpoint, batching: Batching | None) -> SignatureEntry:
@@ -585,7 +558,7 @@ def _make_array_entries(ports: Iterable[NamedPort]) -> dict[str, ArrayEntry]:
 def _write_defaults(folder: Path, defaults: Mapping[str, Mapping[str, tf.Tensor]]) -> None:
     """Writes defaults into the signatures of a SavedModel.
 
-    tf.saved_model.save would take them from a function's own defaults, but fails on tensors.
+    tf.saved_model.save would take the defaults of a Python function, but fails on tensors.
 
     Raises:
       SavingError: this TensorFlow has no defaults for inputs.
@@ -597,7 +570,7 @@ def _write_defaults(folder: Path, defaults: Mapping[str, Mapping[str, tf.Tensor]
         raise SavingError(
             f"TensorFlow {tf.__version__} has no defaults for inputs: leave out `defaults`."
         )
-    file = folder / "saved_model.pb"
+    file = folder / GRAPH_FILE
     model = message.FromString(file.read_bytes())
     for graph in model.meta_graphs:
         for name, values in defaults.items():
@@ -606,5 +579,5 @@ def _write_defaults(folder: Path, defaults: Mapping[str, Mapping[str, tf.Tensor]
                     tf.make_tensor_proto(value.numpy())
                 )
     file.write_bytes(model.SerializeToString(deterministic=True))
-    # It holds a checksum of the previous graph.
+    # The fingerprint holds a checksum of the previous graph.
     (folder / "fingerprint.pb").unlink(missing_ok=True)

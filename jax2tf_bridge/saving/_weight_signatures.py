@@ -10,31 +10,35 @@ import tensorflow as tf
 
 from jax2tf_bridge._utils import did_you_mean, in_units
 from jax2tf_bridge.errors import Argument, Message, SavingError
+from jax2tf_bridge.saving._variables import SavedVariable, make_variable
 from jax2tf_bridge.saving.signatures import Endpoint, WeightLock, assign_all
-from jax2tf_bridge.saving.weights import SavedVariable, make_variable
-from jax2tf_bridge.signatures import ServedArray, Sides, served_text, valid_names
+from jax2tf_bridge.signatures import ServedArray, Sides, format_arrays, make_valid_names
 
 WeightSignature: TypeAlias = Literal["get_weights", "set_weights", "reset_weights"]
 WEIGHT_SIGNATURES: Sequence[WeightSignature] = ("get_weights", "set_weights", "reset_weights")
 _OPTION = Argument("weight_signatures")
 
-UNUSED_INPUT = "unused"
-"""Name of the input that a signature without inputs gets on request."""
+_UNUSED_INPUT = "unused"
+"""Name of an input that is never read, for converters that need one."""
 
 INITIAL = "initial"
-"""Collection of the values to which `reset_weights` returns."""
+"""Collection of the values that `reset_weights` restores."""
 
 
 def has_unused_input(name: str, inputs: Collection[str]) -> bool:
-    """Returns whether a signature for weights has the input that it does not use.
+    """Returns whether a signature for weights has an input that is never read.
 
-    set_weights has inputs of its own, and one may have the same name.
+    A weight of set_weights may have the same name as that input.
     """
-    return name in ("get_weights", "reset_weights") and UNUSED_INPUT in inputs
+    return name in ("get_weights", "reset_weights") and _UNUSED_INPUT in inputs
 
 
-def initial_key(key: str) -> str:
-    """Returns the key in the checkpoint of the value to which `reset_weights` returns a weight."""
+def make_initial_key(key: str) -> str:
+    """Returns the checkpoint's key of the value that `reset_weights` restores.
+
+    Args:
+      key: the key of the weight.
+    """
     return f"{INITIAL}/{key.partition('/')[2]}"
 
 
@@ -45,9 +49,9 @@ class WeightSignatures:
     Attributes:
       names: the names of these signatures.
       variables: the variables of the weights, by the name of an input or output.
-      initial: the values to which `reset_weights` returns, by the same names.
+      initial: the values that `reset_weights` restores, by the same names.
       lock: the lock of the weights.
-      needs_inputs: whether a signature without inputs gets one that it does not use.
+      needs_inputs: whether a signature without inputs gets one that is never read.
     """
 
     names: Sequence[WeightSignature]
@@ -72,60 +76,44 @@ class WeightSignatures:
           endpoints: the other signatures.
           weights: the weights of the model.
           lock: their lock.
-          needs_inputs: whether a signature without inputs gets one that it does not use.
+          needs_inputs: whether a signature without inputs gets one that is never read.
 
         Raises:
           SavingError: no signature changes weights.
         """
-        updated = {v.ref() for e in endpoints for v in e.function.updates.values()}
-        changing = [each for each in weights if each.variable.ref() in updated]
+        updates = {v.ref() for e in endpoints for v in e.function.updates.values()}
+        changing = [weight for weight in weights if weight.variable.ref() in updates]
         if names and not changing:
             problem = f"={list(names)!r}, and no signature changes weights. Leave it out."
             raise SavingError(Message(_OPTION, problem))
-        names_of_weights = choose_names([each.name for each in changing])
-        by_name = dict(zip(names_of_weights, changing, strict=True))
+        input_names = choose_names([weight.name for weight in changing])
+        by_name = dict(zip(input_names, changing, strict=True))
         initial = {}
         if "reset_weights" in names:
-            initial = {
-                name: replace(
-                    each,
-                    collection=INITIAL,
-                    variable=make_variable(
-                        each.leaf, trainable=False, name=f"{INITIAL}/{each.name}"
-                    ),
-                )
-                for name, each in by_name.items()
-            }
-        variables = {name: each.variable for name, each in by_name.items()}
+            initial = {name: _copy_weight(weight) for name, weight in by_name.items()}
+        variables = {name: weight.variable for name, weight in by_name.items()}
         return WeightSignatures(names, variables, initial, lock, needs_inputs)
 
     def concrete_functions(self) -> dict[str, Any]:
         """Traces the signatures, and returns them by name."""
-        specs = {
-            name: {
-                each: tf.TensorSpec(array.shape, array.dtype, each)
-                for each, array in inputs.items()
-            }
-            for name, (inputs, _) in self.sides().items()
-        }
-        return {
-            name: tf.function(getattr(self, f"_{name}"), autograph=False).get_concrete_function(
-                **specs[name]
-            )
-            for name in self.names
-        }
+        functions = {}
+        for name, (inputs, _) in self.sides().items():
+            function = tf.function(getattr(self, f"_{name}"), autograph=False)
+            specs = {key: tf.TensorSpec(x.shape, x.dtype, key) for key, x in inputs.items()}
+            functions[name] = function.get_concrete_function(**specs)
+        return functions
 
     def sides(self) -> dict[str, Sides]:
         """Returns the inputs and outputs of the signatures, by name."""
         arrays = {name: ServedArray.of_tensor(v) for name, v in self.variables.items()}
         count = {"count": ServedArray("int32", ())}
-        none = {UNUSED_INPUT: ServedArray("bool", ())} if self.needs_inputs else {}
-        known = {
+        none = {_UNUSED_INPUT: ServedArray("bool", ())} if self.needs_inputs else {}
+        sides = {
             "get_weights": (none, arrays),
             "set_weights": (arrays, count),
             "reset_weights": (none, count),
         }
-        return {name: known[name] for name in self.names}
+        return {name: sides[name] for name in self.names}
 
     def _get_weights(self, **_: tf.Tensor) -> dict[str, tf.Tensor]:
         def read() -> dict[str, tf.Tensor]:
@@ -142,27 +130,32 @@ class WeightSignatures:
 
     def _reset_weights(self, **_: tf.Tensor) -> dict[str, tf.Tensor]:
         return self._set_weights(
-            **{name: each.variable.read_value() for name, each in self.initial.items()}
+            **{name: weight.variable.read_value() for name, weight in self.initial.items()}
         )
+
+
+def _copy_weight(weight: SavedVariable) -> SavedVariable:
+    variable = make_variable(weight.leaf, trainable=False, name=f"{INITIAL}/{weight.name}")
+    return replace(weight, collection=INITIAL, variable=variable)
 
 
 _MAX_SHOWN = 4
 """Maximum number of weights that are listed by name."""
 
 
-def format_signature(
+def format_served_signature(
     name: str, inputs: Mapping[str, ServedArray], outputs: Mapping[str, ServedArray]
 ) -> str:
     """Formats the inputs and outputs of a signature; many weights are counted instead.
 
     >>> weights = {f"w{i}": ServedArray("float32", (25, 100)) for i in range(12)}
-    >>> format_signature("get_weights", {}, weights)
+    >>> format_served_signature("get_weights", {}, weights)
     'get_weights() -> (12 weights, 120.0 kB)'
     """
     sides = [
         _count_weights(arrays)
         if name in WEIGHT_SIGNATURES and len(arrays) > _MAX_SHOWN
-        else served_text(arrays)
+        else format_arrays(arrays)
         for arrays in (inputs, outputs)
     ]
     return f"{name}({sides[0]}) -> ({sides[1]})"
@@ -177,24 +170,24 @@ def _count_weights(arrays: Mapping[str, ServedArray]) -> str:
 
 
 def choose_names(weights: Sequence[str]) -> list[str]:
-    """Chooses the inputs' names for weights, by name; a weight whose name is valid keeps it.
+    """Chooses a name that an input can have for each weight; a valid name stays.
 
-    Others have "_" for "/" and for what else a name cannot have.
+    In other names, "_" replaces "/" and other characters that are not valid.
 
     >>> choose_names(["a/b", "a_b"])
     ['a_b_1', 'a_b']
     """
-    # A name that is valid comes first, so that no other weight takes it.
+    # Valid names come first, so that no other weight gets them.
     order = sorted(range(len(weights)), key=lambda i: not weights[i].isidentifier())
-    names = valid_names([weights[i] for i in order], "weight")
+    names = make_valid_names([weights[i] for i in order], "weight")
     return [name for _, name in sorted(zip(order, names, strict=True))]
 
 
 def check_weight_signatures(names: Any, others: Sequence[str]) -> None:
-    """Raises unless `weight_signatures` lists known names that no other signature has.
+    """Checks that `weight_signatures` lists known names that no other signature has.
 
     Raises:
-      SavingError: it does not.
+      SavingError: it is not such a list.
     """
     if isinstance(names, str) or not isinstance(names, Sequence):
         raise SavingError(
@@ -211,7 +204,7 @@ def check_weight_signatures(names: Any, others: Sequence[str]) -> None:
         if name == "reset_weights" and INITIAL in others:
             raise SavingError(
                 f"A signature cannot be named {INITIAL!r} beside reset_weights: the loaded model "
-                "has another attribute of that name."
+                "has another attribute of that name. Rename it."
             )
         if name in others:
             problem = f" has {name!r}, and another signature has that name. Rename that one."

@@ -3,6 +3,7 @@
 Imports neither jax nor tensorflow.
 """
 
+from jax2tf_bridge.serving_requests._example_request import REST_DTYPES as REST_DTYPES
 from jax2tf_bridge.serving_requests._example_request import ExampleInput as ExampleInput
 from jax2tf_bridge.serving_requests._example_request import ExampleRequest as ExampleRequest
 from jax2tf_bridge.serving_requests._example_values import SignatureInput as SignatureInput

@@ -21,7 +21,7 @@ from jax2tf_bridge.serving_requests._model_names import GRPC_PORT, REST_PORT
 
 Scalar: TypeAlias = bool | int | float | complex | bytes
 
-_REST_DTYPES = frozenset(
+REST_DTYPES = frozenset(
     {"bool", "float32", "float64", "int8", "int16", "int32", "int64", "string", "uint8"}
     | {"uint32", "uint64"}
 )
@@ -120,7 +120,7 @@ class ExampleRequest:
                 "inputs. Call it over gRPC."
             )
         dtypes = {n: i.dtype for n, i in self.inputs.items()} | dict(self.outputs)
-        names = [f"{n}: {d}" for n, d in dtypes.items() if d not in _REST_DTYPES]
+        names = [f"{n}: {d}" for n, d in dtypes.items() if d not in REST_DTYPES]
         if names:
             return (
                 f"TensorFlow Serving cannot write the dtypes of {self.signature} as JSON: "

@@ -118,11 +118,11 @@ class SignatureInputs:
         """Dimension variables of the inputs."""
         return frozenset[str]().union(*map(variables_in, self.inputs.values()))
 
-    def check_names(self) -> None:
-        """Raises if `example` or `defaults` have a value for an unknown input.
+    def check_value_names(self) -> None:
+        """Checks that `example` and `defaults` have values for known inputs only.
 
         Raises:
-          SavingError: they have one, or one of them is not a mapping.
+          SavingError: an input is unknown, or `example` or `defaults` is not a mapping.
           ShapeError: the mask is not a name.
         """
         if not isinstance(self.signature.defaults, Mapping):
@@ -130,20 +130,20 @@ class SignatureInputs:
                 f"defaults of the signature {self.name} must be a mapping of values by input. Got: "
                 f"{type(self.signature.defaults).__name__}."
             )
-        self._check("defaults", self.signature.defaults)
-        for example in examples_of(self.name, self.signature):
-            self._check("example", example)
+        self._check_input_names("defaults", self.signature.defaults)
+        for example in list_examples(self.name, self.signature):
+            self._check_input_names("example", example)
 
-    def _check(self, option: str, names: Iterable[str]) -> None:
-        known = self.saved_inputs()
+    def _check_input_names(self, option: str, names: Iterable[str]) -> None:
+        inputs = self.saved_inputs()
         for name in names:
-            if name in known:
+            if name in inputs:
                 continue
             place = f"{option} of the signature {self.name} names {name!r}, which"
             if self.signature.processing.preprocess is None and name in self.inputs:
                 raise SavingError(f"{place} the buckets fill (mask={name!r}). Leave it out.")
-            near = did_you_mean(str(name), known) or "."
-            raise SavingError(f"{place} is not an input{near} The inputs: {', '.join(known)}.")
+            near = did_you_mean(str(name), inputs) or "."
+            raise SavingError(f"{place} is not an input{near} The inputs: {', '.join(inputs)}.")
 
 
 def as_op_aval(aval: Aval) -> Aval:
@@ -151,7 +151,7 @@ def as_op_aval(aval: Aval) -> Aval:
     return Aval(aval.op_shape, aval.op_dtype)
 
 
-def examples_of(name: str, signature: Signature) -> list[Mapping[str, Any]]:
+def list_examples(name: str, signature: Signature) -> list[Mapping[str, Any]]:
     """Lists the user's examples.
 
     Raises:
@@ -171,7 +171,7 @@ def examples_of(name: str, signature: Signature) -> list[Mapping[str, Any]]:
 def make_example(
     name: str, signature: Signature, inputs: Mapping[str, ServedArray]
 ) -> dict[str, np.ndarray]:
-    """Makes an example of each input: the user's, or else random floats and zeros.
+    """Makes a value of each input: the user's, or else random floats, and zeros for integers.
 
     Args:
       name: the signature's name.
@@ -185,13 +185,13 @@ def make_example(
     values: dict[str, Any] = {}
     if signature.processing.preprocess is None and len(leaves) == len(inputs):
         values = dict(zip(inputs, leaves, strict=True))
-    values |= next(iter(examples_of(name, signature)), {})
+    values |= next(iter(list_examples(name, signature)), {})
     rng = np.random.default_rng(0)
     return {key: _make_array(values.get(key), array, rng) for key, array in inputs.items()}
 
 
 def _list_argument_leaves(signature: Signature) -> list[Any]:
-    if "jax" not in sys.modules:  # only JAX functions have args
+    if "jax" not in sys.modules:  # without JAX, no function has args
         return []
     import jax
 
@@ -203,7 +203,10 @@ _OPEN_SIZE = 2
 
 
 def _make_array(value: Any, served: ServedArray, rng: np.random.Generator) -> np.ndarray:
-    """Returns the value in the input's dtype if it has its kind and rank, else random numbers."""
+    """Casts a value of the input's kind and rank to its dtype; makes an array in place of others.
+
+    The array has zeros for integers and bools, and random numbers for floats.
+    """
     row = find_dtype(served.dtype)
     dtype = np.dtype(object if row is None else row.numpy())
     sizes, kind = served.shape or (), kind_of(served.dtype)
@@ -211,9 +214,10 @@ def _make_array(value: Any, served: ServedArray, rng: np.random.Generator) -> np
         try:
             array = np.asarray(value)
         except TypeError:  # a typed key of jax.random
-            array = np.zeros(0)
-        if kind_of(array.dtype.name) == kind and array.ndim == len(sizes):
-            return array.astype(dtype, copy=False)
+            pass
+        else:
+            if kind_of(array.dtype.name) == kind and array.ndim == len(sizes):
+                return array.astype(dtype, copy=False)
     shape = [size if isinstance(size, int) else _OPEN_SIZE for size in sizes]
     if kind in ("int", "uint", "bool"):
         return np.zeros(shape, dtype)
@@ -228,8 +232,8 @@ def _check_seeds(name: str, avals: Sequence[Aval]) -> None:
         raise SavingError(
             f"The signature {name} has seed='scalar', and "
             + (f"keys of the type {unknown[0]}" if unknown else "no input that is a key")
-            + ": seeds become keys of jax.random.key (threefry2x32, rbg, unsafe_rbg), not those "
-            "of jax.random.PRNGKey, which are arrays. Leave out seed, or use such a key."
+            + ". Seeds become typed keys of jax.random.key (threefry2x32, rbg, unsafe_rbg); those "
+            "of jax.random.PRNGKey are arrays. Leave out seed, or use a typed key."
         )
 
 
@@ -279,21 +283,21 @@ Sides: TypeAlias = tuple[dict[str, ServedArray], dict[str, ServedArray]]
 """The inputs and outputs of a signature, by name."""
 
 
-def served_text(arrays: Mapping[str, Any]) -> str:
+def format_arrays(arrays: Mapping[str, Any]) -> str:
     """Formats arrays by name: "x: float32[b,3], y: string[?]"."""
     return ", ".join(f"{name}: {array}" for name, array in arrays.items())
 
 
-def valid_names(paths: Iterable[str], prefix: str) -> tuple[str, ...]:
+def make_valid_names(paths: Iterable[str], prefix: str) -> tuple[str, ...]:
     """Makes a unique name that TensorFlow accepts for each path.
 
     Args:
       paths: the paths, in Python's notation.
       prefix: the prefix of names that would be empty, begin with a digit or be a keyword.
 
-    >>> valid_names(["x", "p['w']", "p['w'][0].mean", "p_w"], "input")
+    >>> make_valid_names(["x", "p['w']", "p['w'][0].mean", "p_w"], "input")
     ('x', 'p_w', 'p_w_0_mean', 'p_w_1')
-    >>> valid_names([""], "output"), valid_names(["[0]", "[1]['a b']"], "output")
+    >>> make_valid_names([""], "output"), make_valid_names(["[0]", "[1]['a b']"], "output")
     (('output_0',), ('output_0', 'output_1_a_b'))
     """
     names: list[str] = []
@@ -331,7 +335,7 @@ def name_ports(
     Raises:
       SavingError: names do not exist, clash, or are forbidden by TensorFlow.
     """
-    names = valid_names(paths, kind)
+    names = make_valid_names(paths, kind)
     argument, where = f"{kind}_names", f"of the signature {signature}"
     if isinstance(renames, str) or not isinstance(renames, (Mapping, Sequence)):
         raise SavingError(

@@ -28,13 +28,14 @@ from jax2tf_bridge.weights import (
     to_state_dict,
     unflatten_state,
 )
+from jax2tf_bridge.weights.msgpack import is_jax_array
 
 
 class ArrayInFile:
     """Array of an open file; NumPy reads it when needed.
 
     Attributes:
-      shape, dtype: those in the file.
+      shape, dtype: the shape and dtype in the file.
     """
 
     def __init__(self, file: WeightsFile, path: str, info: LeafInfo) -> None:
@@ -63,11 +64,10 @@ class PathWeights:
           file: the file's name.
           tree: the stored weights, if they are not a state dict.
         """
-        empty = (dict, list, tuple)
         self.leaves = {
             path: leaf
             for path, leaf in leaves.items()
-            if not (leaf is None or (isinstance(leaf, empty) and not leaf))
+            if leaf is not None and not (isinstance(leaf, (dict, list, tuple)) and not leaf)
         }
         self.file, self._tree = file, tree
 
@@ -109,7 +109,7 @@ class PathWeights:
     def of_state(state: Any) -> PathWeights:
         """Flattens a state dict, an object that has one, or a mapping of paths.
 
-        PRNG keys become their uint32 words, as models have them.
+        PRNG keys become their uint32 words, because models have those.
 
         Raises:
           StateDictError: it contains itself, or two of its keys have the same text.
@@ -121,15 +121,27 @@ class PathWeights:
         return PathWeights({path: _key_to_words(leaf) for path, leaf in leaves.items()})
 
 
+def _is_key(leaf: Any) -> bool:
+    return is_jax_array(leaf) and str(leaf.dtype).startswith("key<")
+
+
 def _key_to_words(leaf: Any) -> Any:
-    if not str(getattr(leaf, "dtype", "")).startswith("key<"):
+    if not _is_key(leaf):
         return leaf
     jax: Any = sys.modules["jax"]
     return jax.random.key_data(leaf)
 
 
+def keys_as_words(params: Any) -> Any:
+    """Replaces PRNG keys among the weights by their uint32 words."""
+    jax: Any = sys.modules.get("jax")
+    if jax is None or not any(map(_is_key, jax.tree_util.tree_leaves(params))):
+        return params
+    return jax.tree_util.tree_map(_key_to_words, params)
+
+
 def _sort_numbered(state: Any) -> Any:
-    """Sorts "10" after "9" in nested dicts, in a form that JAX, which sorts keys, keeps."""
+    """Sorts "10" after "9" in nested dicts; JAX sorts the keys of a dict, but no OrderedDict's."""
     if not isinstance(state, dict):
         return state
     items = {key: _sort_numbered(value) for key, value in state.items()}
@@ -141,7 +153,7 @@ def _sort_numbered(state: Any) -> Any:
 
 @contextlib.contextmanager
 def open_params(weights: Any) -> Iterator[Any]:
-    """Yields the weights, opening `params` if it is a path.
+    """Yields the weights; opens the file or checkpoint if they are a path.
 
     Raises:
       FileFormatError: it is neither a weights file nor a checkpoint of Orbax, or it is damaged.
@@ -159,16 +171,16 @@ def open_params(weights: Any) -> Iterator[Any]:
         yield weights
 
 
-def leaves_for(tree: TreeSpec, params: Any, what: str, root: str) -> list[Any]:
+def match_leaves(tree: TreeSpec, params: Any, what: str, root: str) -> list[Any]:
     """Returns the leaves of the weights in the order of a structure.
 
-    A pytree with the structure is used as it is. Anything else is treated as a state dict: leaves
-    are found by path, where lists are dicts with keys "0", "1", and named tuples are dicts.
+    A pytree with the structure is flattened. Anything else is treated as a state dict: leaves are
+    matched by path, where lists are dicts with keys "0", "1", and named tuples are dicts.
 
     Args:
       tree: the structure.
       params: a pytree, a state dict, or a result of `open_params`.
-      what: the weights' place, for messages: "the argument params of predict".
+      what: the target of the weights, for messages: "the argument params of predict".
       root: the prefix of a leaf's path, for messages.
 
     Raises:
@@ -185,7 +197,7 @@ def leaves_for(tree: TreeSpec, params: Any, what: str, root: str) -> list[Any]:
             source = PathWeights.of_state(params)
         except StateDictError:
             raise e from None
-        matching = match(_list_targets(tree), source.leaves)
+        matching = match_paths(_list_targets(tree), source.leaves)
         if not matching.missing and not matching.unexpected:
             return [source.leaves[path] for path in matching.pairs.values()]
         if is_flat(params) or (matching.pairs and not _is_dict_tree(tree)):
@@ -195,10 +207,10 @@ def leaves_for(tree: TreeSpec, params: Any, what: str, root: str) -> list[Any]:
 
 def _match_leaves_by_path(tree: TreeSpec, source: PathWeights, what: str) -> list[Any]:
     targets = _list_targets(tree)
-    matching = match(targets, source.leaves)
+    matching = match_paths(targets, source.leaves)
     if matching.missing or matching.unexpected:
         owner = f"The weights in {source.file}" if source.file else "params"
-        lines = differences(dict.fromkeys(matching.missing, ""), matching.unexpected, targets)
+        lines = format_mismatches(dict.fromkeys(matching.missing, ""), matching.unexpected, targets)
         hint = _format_hint(matching.missing, matching.unexpected, source.file)
         raise StructureError(f"{owner} do not fit {what}:{format_bullets(lines)}\n{hint}")
     return [source.leaves[matching.pairs[name]] for name in targets]
@@ -206,15 +218,17 @@ def _match_leaves_by_path(tree: TreeSpec, source: PathWeights, what: str) -> lis
 
 def _format_hint(missing: Sequence[str], unexpected: Sequence[str], file: str) -> str:
     read = f"read_weights({file!r})" if file else "params"
-    before, lacking = find_prefixes(missing, unexpected)
-    if before:
-        keys = "".join(f"[{key!r}]" for key in before.split("/"))
-        return f"The weights lie below {before!r} there: give params={read}{keys}."
-    if lacking:
-        return f"They lie below {lacking!r} in the function: give params={{{lacking!r}: {read}}}."
+    path_prefix, name_prefix = find_prefixes(missing, unexpected)
+    if path_prefix:
+        keys = "".join(f"[{key!r}]" for key in path_prefix.split("/"))
+        return f"The weights lie below {path_prefix!r} there: pass params={read}{keys}."
+    if name_prefix:
+        return (
+            f"The function has them below {name_prefix!r}: pass params={{{name_prefix!r}: {read}}}."
+        )
     if not missing:
-        return f"To leave some out, give a part of them, as params={read}['params']."
-    return "Give the weights that it was exported with, or export it for these."
+        return f"To leave some out, pass a part of them, as params={read}['params']."
+    return "Pass the weights that it was exported with, or export it for these."
 
 
 def _is_dict_tree(tree: TreeSpec) -> bool:
@@ -228,36 +242,40 @@ def _list_targets(tree: TreeSpec) -> dict[str, tuple[str, ...]]:
       StructureError: two leaves have the same path.
     """
     targets: dict[str, tuple[str, ...]] = {}
-    for keys, short in leaf_keys(tree):
+    for keys, short in iterate_leaf_keys(tree):
         path = join_path(list(map(str, keys)))
         if path in targets:
             raise StructureError(
-                f"Two of the weights have the path {path!r} in a state dict: the keys of one dict "
-                "are the same as text. Give a pytree of the structure, not a state dict or a file."
+                f"Two of the weights have the path {path!r} in a state dict: two keys of a dict "
+                "have the same text. Pass a pytree of the structure, not a state dict or a file."
             )
         targets[path] = (path, join_path(list(map(str, short))))
     return targets
 
 
-def leaf_keys(
+def iterate_leaf_keys(
     tree: TreeSpec, keys: tuple[Any, ...] = (), short: tuple[Any, ...] = ()
 ) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-    """Yields the keys that lead to each leaf, with and without boxes around one value."""
+    """Yields the keys that lead to each leaf: all of them, and those without boxes.
+
+    A box is a custom node around a single value, such as nnx.Variable.
+    """
     if tree.kind == "leaf":
         yield keys, short
     is_box = tree.kind == "custom" and [child.kind for child in tree.children] == ["leaf"]
     for key, child in zip(tree.keys or range(len(tree.children)), tree.children, strict=True):
-        yield from leaf_keys(child, (*keys, key), short if is_box else (*short, key))
+        yield from iterate_leaf_keys(child, (*keys, key), short if is_box else (*short, key))
 
 
 _MAX_SHOWN = 20
-# The time to compare words grows with their number times the number of lines shown.
+"""Maximum number of lines for missing names, and for unexpected paths."""
 _MAX_COMPARED = 2000
+"""Maximum number of words to compare with each shown word, to limit the time."""
 
 
 @dataclass(frozen=True)
 class Matching:
-    """Weights matched to variables by path, and what is left over.
+    """Targets matched to the paths of weights, and both without a match.
 
     Attributes:
       pairs: maps the name of each target to its path.
@@ -270,7 +288,7 @@ class Matching:
     unexpected: tuple[str, ...]
 
 
-def match(targets: Mapping[str, Sequence[str]], paths: Iterable[str]) -> Matching:
+def match_paths(targets: Mapping[str, Sequence[str]], paths: Iterable[str]) -> Matching:
     """Finds the path of each target.
 
     A target matches the path that equals one of its names. Otherwise it matches the path with the
@@ -282,7 +300,7 @@ def match(targets: Mapping[str, Sequence[str]], paths: Iterable[str]) -> Matchin
         share are ignored.
       paths: the paths of the leaves, without duplicates.
 
-    >>> match({"w": ["dense/w"], "v": ["v"]}, ["dense.w", "u"])
+    >>> match_paths({"w": ["dense/w"], "v": ["v"]}, ["dense.w", "u"])
     Matching(pairs={'w': 'dense.w'}, missing=('v',), unexpected=('u',))
     """
     all_paths = list(paths)
@@ -290,12 +308,12 @@ def match(targets: Mapping[str, Sequence[str]], paths: Iterable[str]) -> Matchin
     open_paths = dict.fromkeys(all_paths)
     ranks = range(max(map(len, targets.values()), default=0))
     for normalize in (str, normalize_separators):
-        # Counted among all, matched ones included: a leftover must not match a pair's partner.
-        by_path = _map_unique(normalize, ((path, path) for path in all_paths))
+        # Matched paths count as well: a spelling that they share with another path is ambiguous.
+        paths_by_spelling = _map_unique(normalize, ((path, path) for path in all_paths))
         for rank in ranks:
             words = ((name, names[rank]) for name, names in targets.items() if rank < len(names))
-            for word, name in _map_unique(normalize, words).items():
-                path = by_path.get(word)
+            for spelling, name in _map_unique(normalize, words).items():
+                path = paths_by_spelling.get(spelling)
                 if path is not None and path in open_paths and name not in pairs:
                     pairs[name] = path
                     del open_paths[path]
@@ -327,10 +345,10 @@ def _map_unique(
     return {spelling: name for spelling, name in names.items() if spelling not in ambiguous}
 
 
-def differences(
+def format_mismatches(
     missing: Mapping[str, str], unexpected: Sequence[str], known: Iterable[str]
 ) -> list[str]:
-    """Writes a line for each missing name and each unexpected path, up to a maximum.
+    """Writes a line for each missing name and for each unexpected path, up to a maximum.
 
     Args:
       missing: maps names to expected types, as "float32[3,2]"; "" if the type is unknown.
@@ -339,32 +357,31 @@ def differences(
     """
     names, proposals = list(known), list(unexpected)
     lines = []
-    for name, described in list(missing.items())[:_MAX_SHOWN]:
-        near = did_you_mean(name, _pick_nearest(name, proposals))
+    for name, type_text in list(missing.items())[:_MAX_SHOWN]:
+        near = did_you_mean(name, _limit_words(name, proposals))
         # A path proposed for one name is not proposed for another.
         proposals = [path for path in proposals if not near or path not in near]
         # Weights that are an array without a container have no name.
         label = f"{name:.200}" or "a single array"
-        shown = f"{label} ({described})" if described else label
-        lines.append(f"{shown} is missing{near}")
-    lines += _and_more(len(missing), "are missing")
+        lines.append(f"{label}{f' ({type_text})' if type_text else ''} is missing{near}")
+    lines += _count_hidden(len(missing), "are missing")
     for path in unexpected[:_MAX_SHOWN]:
-        near = did_you_mean(path, _pick_nearest(path, names)) if path in proposals else ""
+        near = did_you_mean(path, _limit_words(path, names)) if path in proposals else ""
         lines.append(f"{path:.200} is not expected{near}")
-    lines += _and_more(len(unexpected), "are not expected")
+    lines += _count_hidden(len(unexpected), "are not expected")
     return lines
 
 
-def _and_more(count: int, what: str) -> list[str]:
+def _count_hidden(count: int, what: str) -> list[str]:
     return [f"{count - _MAX_SHOWN} more {what}"] if count > _MAX_SHOWN else []
 
 
-def _pick_nearest(word: str, known: Sequence[str]) -> Sequence[str]:
-    """Picks the words worth comparing: if there are many, those with the same last part."""
-    if len(known) <= _MAX_COMPARED:
-        return known
-    last = re.split(r"[./]", word)[-1]
-    return [other for other in known if other.endswith(last)][:_MAX_COMPARED]
+def _limit_words(word: str, words: Sequence[str]) -> Sequence[str]:
+    """Returns the words to compare with a word: of many, those with the same last key."""
+    if len(words) <= _MAX_COMPARED:
+        return words
+    last_key = re.split(r"[./]", word)[-1]
+    return [each for each in words if each.endswith(last_key)][:_MAX_COMPARED]
 
 
 def find_prefixes(missing: Sequence[str], unexpected: Sequence[str]) -> tuple[str, str]:
@@ -381,12 +398,12 @@ def find_prefixes(missing: Sequence[str], unexpected: Sequence[str]) -> tuple[st
     """
     if not missing:
         return "", ""
-    there = set(unexpected)
+    paths = set(unexpected)
     for path in unexpected:
-        before = path.removesuffix(f"/{missing[0]}")
-        if before != path and all(f"{before}/{name}" in there for name in missing):
-            return before, ""
-    head, _, _ = missing[0].partition("/")
-    if all(name.startswith(f"{head}/") and name[len(head) + 1 :] in there for name in missing):
-        return "", head
+        prefix = path.removesuffix(f"/{missing[0]}")
+        if prefix != path and all(f"{prefix}/{name}" in paths for name in missing):
+            return prefix, ""
+    prefix, _, _ = missing[0].partition("/")
+    if all(name.startswith(f"{prefix}/") and name[len(prefix) + 1 :] in paths for name in missing):
+        return "", prefix
     return "", ""

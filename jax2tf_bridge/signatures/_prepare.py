@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -16,7 +15,7 @@ from jax2tf_bridge.portable import AUTO, PortableFunction, apply_target, unwrap_
 from jax2tf_bridge.serialization import read_function
 from jax2tf_bridge.signatures._inputs import SignatureInputs
 from jax2tf_bridge.signatures._params import PathWeights
-from jax2tf_bridge.signatures._signature import Signature
+from jax2tf_bridge.signatures._signature import Padding, Processing, Signature
 from jax2tf_bridge.storage import AnyPath, as_path
 from jax2tf_bridge.targets import Target
 
@@ -30,16 +29,17 @@ SERVING_DEFAULT = "serving_default"
 """Name of a single signature."""
 
 
-def prepare(
+def prepare_signatures(
     signatures: Signatures,
     params: Any,
     platforms: Sequence[str] | None,
     target: Target | None,
 ) -> dict[str, PreparedSignature]:
-    """Checks the `signatures` argument, and returns it by name; nothing is exported yet.
+    """Checks the `signatures` argument, and returns the signatures by name; exports nothing yet.
 
     Raises:
-      SavingError: it is neither a signature nor a mapping of signatures; or one contradicts itself.
+      SavingError: it is neither a signature nor a mapping of signatures; or a signature
+        contradicts itself.
     """
     if isinstance(signatures, (list, tuple)):
         raise SavingError(
@@ -63,7 +63,11 @@ def find_model(signatures: Signatures, params: Any) -> AnyPath | None:
         return None
     if params is not None:
         raise SavingError(
-            Message(Argument("params"), " are those of functions; a SavedModel has its own.")
+            Message(
+                Argument("params"),
+                " are the weights of functions, and a SavedModel has weights of its own. Leave "
+                "them out.",
+            )
         )
     return as_path(signatures)
 
@@ -93,14 +97,14 @@ def export_signatures(
       params: the weights, as `open_params` yields them.
       platforms: the platforms of JAX functions.
       target: the target of all functions, also of those that were exported for another one.
-      because: the reason why the runtime lacks some options of signatures, for messages.
-      list_refused: lists the options of a signature that the runtime lacks.
+      because: the reason why the runtime has no such options, for messages.
+      list_refused: lists the options of a signature that the runtime does not have.
 
     Raises:
-      SavingError: as for `prepare`, or a signature has an option that the runtime lacks.
+      SavingError: as for `prepare_signatures`, or a signature has an option of `list_refused`.
       ExportError: an export fails.
     """
-    prepared = prepare(signatures, params, platforms, target)
+    prepared = prepare_signatures(signatures, params, platforms, target)
     for name, each in prepared.items():
         options = list_refused(each.signature)
         if options:
@@ -114,27 +118,16 @@ def export_signatures(
     }
 
 
-def keys_as_words(params: Any) -> Any:
-    """Replaces PRNG keys among the weights by their uint32 words."""
-    if "jax" not in sys.modules:
-        return params
-    import jax
-
-    def is_key(leaf: Any) -> bool:
-        return isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(
-            leaf.dtype, jax.dtypes.prng_key
-        )
-
-    if not any(map(is_key, jax.tree_util.tree_leaves(params))):
-        return params
-    return jax.tree_util.tree_map(
-        lambda leaf: jax.random.key_data(leaf) if is_key(leaf) else leaf, params
-    )
-
-
 @dataclass(frozen=True)
 class PreparedSignature:
-    """Signature whose function is a portable function, or can be exported as one."""
+    """Signature whose function is a portable function, or can be exported as one.
+
+    Attributes:
+      name: the signature's name.
+      signature: the user's Signature.
+      takes_params: whether the function's first argument is the weights.
+      function: the portable function, or the export to run.
+    """
 
     name: str
     signature: Signature
@@ -173,7 +166,7 @@ def _note_call(
 ) -> Iterator[None]:
     """Adds a note with the call of the function to errors of JAX or of the function.
 
-    If the function may have looked for a weight that is not there, another note lists the weights.
+    If an error is about a missing name, another note lists the weights.
     """
     try:
         yield
@@ -212,6 +205,13 @@ def _prepare_signature(
     target: Target | None,
 ) -> PreparedSignature:
     signature = value if isinstance(value, Signature) else Signature(value)
+    for option, kind in (("padding", Padding), ("processing", Processing)):
+        group = getattr(signature, option)
+        if not isinstance(group, kind):
+            raise SavingError(
+                f"{option} of the signature {name} must be a {kind.__name__}, as "
+                f"{kind.__name__}(...). Got: {type(group).__name__}."
+            )
     takes = params is not None if signature.takes_params is None else signature.takes_params
     function = signature.function
     if isinstance(function, (str, os.PathLike)):
@@ -254,12 +254,16 @@ def _prepare_signature(
 
 
 def _check_call(name: str, signature: Signature, *, takes: bool) -> None:
-    """Raises if the function cannot be called with the arguments of its Signature."""
     args, kwargs = signature.args, signature.kwargs
     if not isinstance(args, (list, tuple)):
         raise SavingError(
             f"args of the signature {name} must be a list with an example of each argument: write "
             f"args=[x]. Got: {type(args).__name__}."
+        )
+    if not isinstance(kwargs, Mapping):
+        raise SavingError(
+            f"kwargs of the signature {name} must be a mapping with an example of each keyword "
+            f"argument. Got: {type(kwargs).__name__}."
         )
     try:
         expected = inspect.signature(signature.function)
@@ -308,7 +312,7 @@ def _refuse_export_options(name: str, signature: Signature) -> None:
 
 
 def _complete_shapes(signature: Signature, *, takes: bool) -> Any:
-    """Returns the specification of all arguments; it is None for the weights."""
+    """Returns polymorphic_shapes for all arguments, with None for the weights."""
     shapes = signature.polymorphic_shapes
     if not takes or shapes is None:
         return shapes

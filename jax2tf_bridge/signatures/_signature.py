@@ -41,11 +41,11 @@ class Padding:
 
     Attributes:
       buckets: as in `save`, for this signature alone; by default those of `save`.
-      mask: the name of the input that is true for real elements and false for padding, as "mask" of
-        the shape (b,), (b, n) or (b, 1, 1, n); or several such names. The bridge fills it, so
+      mask: the name of the input that is true for real elements and false for padding; or a list of
+        such names. Its shape is, for example, (b,), (b, n) or (b, 1, 1, n). The bridge fills it, so
         callers do not pass it.
       pad_values: the values that inputs are padded with, by name, as {"ids": 1}; zeros by default.
-      unchecked_padding: dimension variables, as ["n"], for which you vouch that padding changes no
+      unchecked_padding: dimension variables, as ["n"]. You vouch that padding them changes no
         results, so `save` does not check it. The SavedModel records this.
 
     >>> Padding(buckets={"n": [16, 64]}, pad_values={"ids": 1}).mask is None
@@ -72,8 +72,8 @@ class Signature:
       disabled_checks: the DisabledSafetyCheck of `export`.
       runtime_checks: as in `export`: "drop" leaves out the checks of values that
         equinox.error_if and checkify.check make while the function runs.
-      takes_params: whether its first argument is the `params` of `save`; by default True if `save`
-        gets params.
+      takes_params: whether the function's first argument is the `params` of `save`; by default True
+        if `save` gets params.
       updates_params: whether the signature changes weights. Its function returns the tuple
         (outputs, params): a call returns the outputs and assigns the new params to the variables,
         which all signatures share. Weights that are left out of the new params keep their values.
@@ -87,8 +87,8 @@ class Signature:
         Arrays in containers have no defaults in methods. With `preprocess`, the names are those of
         its inputs.
       processing: TensorFlow functions that run before and after the function.
-      seed: the form of PRNG keys among the inputs: "key" is their uint32 words; "scalar" is a
-        seed, a uint32 from which jax.random.key makes the key.
+      seed: the form of PRNG keys among the inputs: "key" passes their uint32 words; "scalar" passes
+        a seed, a uint32 from which the model makes the key as jax.random.key does.
       padding: the padding of inputs to buckets.
       example: values of inputs by name, for warm-up requests and for the trial of buckets. By
         default requests are zeros, and the trial draws values. With `preprocess`, these are values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,8 @@ from jax2tf_bridge.portable import (
     can_hold_number,
     dtype_name,
 )
-from jax2tf_bridge.signatures._params import PathWeights, leaf_keys, leaves_for
+from jax2tf_bridge.signatures._inputs import as_op_aval
+from jax2tf_bridge.signatures._params import PathWeights, iterate_leaf_keys, match_leaves
 from jax2tf_bridge.weights.msgpack import host_array, is_jax_array
 from shape_poly import shape_text
 
@@ -34,7 +36,7 @@ class WeightLeaf:
     Attributes:
       path: its path in Python's notation, "params['dense']['kernel']".
       name: the name of its variable, "dense/kernel".
-      aval: the type that the function takes.
+      aval: the type of its variable; for the function itself, the type that it takes.
       value: the user's value.
     """
 
@@ -52,20 +54,15 @@ class WeightLeaf:
         """Returns the value in the dtype in which TensorFlow holds it."""
         return self.original_array().astype(_numpy_dtype(self.aval.op_dtype), copy=False)
 
-    def stored_as(self, dtype: str | None) -> WeightLeaf:
-        """Returns the leaf in the dtype of its variable; None leaves it as it is.
-
-        `convert_array` returns the values.
-        """
-        if dtype is None:
-            return self
+    def convert(self, dtype: str) -> WeightLeaf:
+        """Returns the leaf in another dtype of its variable, by `convert_array`."""
         aval = Aval(self.shape, dtype)
         return replace(self, aval=aval, value=convert_array(self.array(), dtype))
 
     def original_array(self) -> np.ndarray:
         """Returns the value in its own dtype; a view of arrays in this machine's memory."""
         value = self.value
-        if hasattr(value, "numpy"):  # one of TensorFlow's
+        if hasattr(value, "numpy"):  # a tensor or a variable of TensorFlow
             return np.asarray(value.numpy())
         # For other arrays JAX raises an error that says why they have no value.
         if is_jax_array(value) and not value.is_deleted() and value.is_fully_addressable:
@@ -80,28 +77,30 @@ def _numpy_dtype(dtype: str) -> np.dtype:
 
 
 def convert_array(array: np.ndarray, dtype: str) -> np.ndarray:
-    """Converts an array from or to the dtype in which it is stored; equal sizes keep the bits."""
+    """Converts an array to the dtype of its variable, or back; dtypes of equal size keep the bits.
+
+    >>> convert_array(np.array([2**32 - 1], np.uint32), "int32").tolist()
+    [-1]
+    """
     target = _numpy_dtype(dtype)
     return array.view(target) if array.dtype.itemsize == target.itemsize else array.astype(target)
 
 
-def weight_leaves(portable: PortableFunction, params: Any) -> list[WeightLeaf]:
-    """Finds the weights that are a function's first argument, in the order of its leaves.
+def match_weights(portable: PortableFunction, params: Any) -> list[WeightLeaf]:
+    """Matches the user's weights to the leaves of a function's first argument.
 
     Args:
       portable: the function.
-      params: the weights, as for `leaves_for`.
+      params: the weights, as for `match_leaves`.
 
     Raises:
       StructureError, ShapeError, DTypeError: the weights are not of the function's structure,
         shapes or dtypes; each difference is listed.
     """
     (tree, *_), (path, *_) = portable.in_tree.children[0].children, portable.argument_names
-    values = leaves_for(tree, params, f"the argument {path} of {portable.name}", PARAMS)
-    described = zip(
-        tree.leaf_paths(PARAMS), leaf_names(tree), portable.in_avals, values, strict=False
-    )
-    leaves = [WeightLeaf(*each) for each in described]
+    values = match_leaves(tree, params, f"the argument {path} of {portable.name}", PARAMS)
+    names = name_leaves(tree)
+    leaves = list(map(WeightLeaf, tree.leaf_paths(PARAMS), names, portable.in_avals, values))
     _check_leaves(portable, path, leaves, params)
     return leaves
 
@@ -112,8 +111,8 @@ def _check_leaves(
     expected = []
     for leaf in leaves:
         aval = leaf.aval
-        if aval.element_shape:  # a PRNG key is passed as its words
-            aval = Aval(aval.op_shape, aval.op_dtype)
+        if aval.element_shape:  # the words of a PRNG key are passed
+            aval = as_op_aval(aval)
         dtype = dtype_name(leaf.value)
         if dtype is None:
             is_accepted = can_hold_number(leaf.value, aval.dtype)
@@ -121,18 +120,18 @@ def _check_leaves(
             is_accepted = can_become(dtype, aval.dtype)
         expected.append((leaf.path, leaf.value, aval.shape, aval.dtype, is_accepted))
     file = params.file if isinstance(params, PathWeights) else ""
-    check_types(
-        f"{f'The weights in {file}' if file else 'params'} do not fit the argument {argument} "
-        f"of {portable.name}",
+    owner = f"The weights in {file}" if file else "params"
+    check_value_types(
+        f"{owner} do not fit the argument {argument} of {portable.name}",
         expected,
         "Pass the weights that it was exported with, or export it for these.",
     )
 
 
-def check_types(
+def check_value_types(
     text: str, values: Iterable[tuple[str, Any, Sequence[Any], str, bool]], advice: str
 ) -> None:
-    """Raises unless values have the expected shapes and dtypes.
+    """Checks the shapes and dtypes of values.
 
     Args:
       text: the first sentence of the error.
@@ -147,7 +146,8 @@ def check_types(
     for path, value, expected_shape, dtype, is_accepted in values:
         shape = tuple(np.shape(value))
         if len(expected_shape) != len(shape) or any(
-            size not in (None, own) for size, own in zip(expected_shape, shape, strict=True)
+            expected not in (None, size)
+            for expected, size in zip(expected_shape, shape, strict=True)
         ):
             expected = shape_text(["?" if d is None else d for d in expected_shape])
             hint = " (transposed?)" if tuple(expected_shape) == shape[::-1] else ""
@@ -158,28 +158,26 @@ def check_types(
         raise make_mismatch_error(text, shapes, dtypes, advice)
 
 
-def leaf_names(tree: TreeSpec) -> tuple[str, ...]:
+def name_leaves(tree: TreeSpec) -> tuple[str, ...]:
     """Names each leaf by its path, "dense/kernel" or "layers/0/w"; names are unique.
 
     >>> leaf = TreeSpec("leaf")
-    >>> leaf_names(TreeSpec("dict", keys=("a b", 3), children=(leaf, leaf)))
+    >>> name_leaves(TreeSpec("dict", keys=("a b", 3), children=(leaf, leaf)))
     ('a_b', '3')
     """
-    return names_of([keys for keys, _ in leaf_keys(tree)])
+    return name_paths([keys for keys, _ in iterate_leaf_keys(tree)])
 
 
-def names_of(paths: Sequence[Sequence[Any]]) -> tuple[str, ...]:
-    """Names each leaf by the keys that lead to it, as `leaf_names` does."""
+def name_paths(paths: Sequence[Sequence[Any]]) -> tuple[str, ...]:
+    """Names each leaf by the keys that lead to it, as `name_leaves` does."""
     taken: set[str] = set()
     names = [""] * len(paths)
     # Sorted, because containers with the same keys may differ in order (OrderedDict, dict).
     for i in sorted(range(len(paths)), key=lambda i: (list(map(str, paths[i])), i)):
         parts = [re.sub(r"[^\w.\-]+", "_", str(part), flags=re.ASCII) for part in paths[i]]
         plain = "/".join(parts)
-        name, number = plain or "params", 0
-        while name.lower() in taken:
-            number += 1
-            name = f"{plain}_{number}"
-        taken.add(name.lower())
-        names[i] = name
+        numbered = (f"{plain}_{number}" for number in itertools.count(1))
+        candidates = itertools.chain([plain or PARAMS], numbered)
+        names[i] = next(name for name in candidates if name.lower() not in taken)
+        taken.add(names[i].lower())
     return tuple(names)

@@ -9,8 +9,8 @@ from typing import Any
 
 from jax2tf_bridge.errors import Argument, Message, SavingError
 from jax2tf_bridge.frozen_graphs import FrozenSignature, ModelRuntime, freeze_signatures
-from jax2tf_bridge.saving import format_signature
-from jax2tf_bridge.signatures import ServedArray, Signatures, served_text
+from jax2tf_bridge.saving import format_served_signature
+from jax2tf_bridge.signatures import ServedArray, Signatures, format_arrays
 from jax2tf_bridge.storage import AnyPath, as_path, check_free, whole_directory
 from jax2tf_bridge.tfjs._graph_model import Quantize, write_graph_models
 from jax2tf_bridge.tfjs._operations import check_operations
@@ -36,7 +36,7 @@ class TFJSSignature:
     is_async: bool = False
 
     def __str__(self) -> str:
-        return f"({served_text(self.inputs)}) -> ({served_text(self.outputs)})"
+        return f"({format_arrays(self.inputs)}) -> ({format_arrays(self.outputs)})"
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class TFJSModel:
         lines = [f"{self.path}"]
         for name, signature in self.signatures.items():
             call = ", by executeAsync" if signature.is_async else ""
-            text = format_signature(name, signature.inputs, signature.outputs)
+            text = format_served_signature(name, signature.inputs, signature.outputs)
             lines.append(f"  {signature.file}{call}: {text}")
         quantized = f", quantised: {self.quantize}" if self.quantize else ""
         return "\n".join([*lines, f"  {self.size / 1e6:.2f} MB{quantized}"])

@@ -26,13 +26,13 @@ from jax2tf_bridge.signatures import (
     SignatureInputs,
     Signatures,
     export_signatures,
+    format_arrays,
     keys_as_words,
     list_serving_options,
     make_example,
+    match_weights,
     name_ports,
     open_params,
-    served_text,
-    weight_leaves,
 )
 from jax2tf_bridge.storage import (
     AnyPath,
@@ -76,7 +76,7 @@ class OnnxSignature:
     checked: str
 
     def __str__(self) -> str:
-        return f"({served_text(self.inputs)}) -> ({served_text(self.outputs)})"
+        return f"({format_arrays(self.inputs)}) -> ({format_arrays(self.outputs)})"
 
 
 @dataclass(frozen=True)
@@ -298,7 +298,7 @@ class _NamedFunction:
           StructureError, ShapeError, DTypeError: the weights do not fit.
         """
         portable: PortableFunction = signature.function
-        leaves = [] if params is None else weight_leaves(portable, params)
+        leaves = [] if params is None else match_weights(portable, params)
         ports = SignatureInputs.of_function(name, signature, params is not None).ports
         inputs = {len(leaves) + i: port.name for i, port in enumerate(ports)}
         avals, paths = portable.out_avals, [*portable.out_tree.leaf_paths()]

@@ -179,7 +179,11 @@ def test_unknown_signature(model: Path) -> None:
             "target_triple. Remove one of them. For another machine, build the folder with CMake.",
         ),
         ({"weights": "file"}, "weights must be 'embedded' or 'separate'. Got: 'file'."),
-        ({"params": {}}, "params are those of functions; a SavedModel has its own."),
+        (
+            {"params": {}},
+            "params are the weights of functions, and a SavedModel has weights of its own. Leave "
+            "them out.",
+        ),
     ],
 )
 def test_options(model: Path, options: Any, text: str) -> None:

@@ -126,7 +126,7 @@ def test_requests_repeat_an_example(models: Path) -> None:
 
 
 def test_inputs_that_rest_does_not_take() -> None:
-    for dtype in (np.float16, np.complex64):
+    for dtype in (np.float16, np.complex64, np.uint16):
         with pytest.raises(BridgeError) as caught:
             LoadRequest({}, {"x": np.ones(1, dtype)}).encode_json("f")
         assert str(caught.value) == (

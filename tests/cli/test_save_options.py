@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from jax2tf_bridge.saved_model import read_sidecar
 from tests.cli.conftest import Ok, Run
-from tests.saving.warm_up_files import read_warm_up
+from tests.saving.warm_up_files import read_warm_up_requests
 
 MODELS = "tests.cli.models"
 BUCKETS = ("--buckets", "n=4,8", "--vjp-order", "0")
@@ -116,7 +116,7 @@ def test_an_example_is_tried_and_kept(ok: Ok, words: str, kind: str) -> None:
         "--example",
         f"e.{kind}",
     )
-    (request,) = read_warm_up(Path("m"))
+    (request,) = read_warm_up_requests(Path("m"))
     np.testing.assert_array_equal(request.inputs["ids"], [[7, 8, 9, 7]])
     assert request.inputs["ids"].dtype == np.int32
 

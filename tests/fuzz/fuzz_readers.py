@@ -28,7 +28,7 @@ with atheris.instrument_imports(include=["jax2tf_bridge", "shape_poly"]):
 
     # Private: readers that public functions reach only below a root of versions.
     from jax2tf_bridge.publishing._labels import read_labels, update_labels
-    from jax2tf_bridge.publishing._manifest import list_differences, read_manifest
+    from jax2tf_bridge.publishing._manifest import iterate_differences, read_manifest
     from jax2tf_bridge.saved_model import GRAPH_FILE, MANIFEST, read_saved_model
     from jax2tf_bridge.serialization import deserialize, read_function
     from jax2tf_bridge.serialization.jax_exported import read_exported
@@ -122,7 +122,7 @@ def manifest(data: bytes) -> None:
     (_FOLDER / MANIFEST).write_bytes(data)
     found = read_manifest(_FOLDER)
     assert found is not None
-    list(list_differences(_FOLDER, found, contents=True))
+    list(iterate_differences(_FOLDER, found, contents=True))
     assert len(found.code_digest()) == len(found.weights_digest())
 
 

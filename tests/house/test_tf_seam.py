@@ -21,9 +21,9 @@ from jax2tf_bridge import (
     to_tf,
 )
 from jax2tf_bridge.errors import ModuleError, SavingError, UnsupportedByTargetError
-from jax2tf_bridge.saving.weights import Weights
 
 # Private: a seam is what is tested.
+from jax2tf_bridge.saving._variables import Weights
 from jax2tf_bridge.targets._tf_compat import SEAM as PORTABLE_SEAM
 from jax2tf_bridge.to_tensorflow import _tf_compat
 from jax2tf_bridge.to_tensorflow._tf_compat import SEAM as OP_SEAM

@@ -232,7 +232,8 @@ def test_options_that_contradict(tmp_path: Path) -> None:
         "that."
     )
     assert _refused(SavingError, tmp_path, signatures=tmp_path) == (
-        "params are those of functions; a SavedModel has its own."
+        "params are the weights of functions, and a SavedModel has weights of its own. "
+        "Leave them out."
     )
     in_buckets = Signature(
         classify, args=[X], polymorphic_shapes="(b, ...)", padding=Padding(buckets={"b": [8]})

@@ -229,7 +229,7 @@ def test_version_that_another_publisher_removes_meanwhile(
     with pytest.raises(SavingError) as error:
         rollback(root, 1)
     assert str(error.value) == (
-        f"{root}: version 1 was removed meanwhile, by another publisher. Roll back again."
+        f"Another publisher removed version 1 below {root} meanwhile. Roll back again."
     )
 
 

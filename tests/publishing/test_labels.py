@@ -8,6 +8,7 @@ import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -345,6 +346,7 @@ def test_labels_that_the_server_would_not_load(tmp_path: Path) -> None:
     policies = {
         "latest { num_versions: 2 }": [1],
         "latest {}": [1, 2],
+        "latest { num_versions: 0 }": [1, 2],
         "specific { versions: 1 versions: 2 }": [3],
         "all {}": [],
     }
@@ -364,6 +366,33 @@ def test_labels_that_the_server_would_not_load(tmp_path: Path) -> None:
     (note,) = publish_version(root, write, label="canary").notes
     assert note.startswith(f"{file} has a model_version_policy with which the server does not load")
     assert "version 4, so it refuses the labels: write model_version_policy { all {} }" in note
+
+
+@pytest.mark.parametrize("policy", ["specific { versions: 1.5 }", "latest { num_versions: 1.5 }"])
+def test_a_version_policy_with_no_number(tmp_path: Path, policy: str) -> None:
+    root = tmp_path / "dense"
+    publish_version(root, write)
+    (tmp_path / MODEL_CONFIG).write_text(
+        f'model_config_list {{ config {{ name: "dense" model_version_policy {{ {policy} }} }} }}'
+    )
+    problem = "TensorFlow Serving: expected the number of a version, got '1.5'. Correct or remove"
+    with pytest.raises(FileFormatError, match=problem):
+        promote(root, 1)
+    with pytest.raises(FileFormatError, match=problem):
+        publish_version(root, write, label="canary")
+    assert list(published_versions(root)) == [1]
+
+
+def test_numbers_of_versions_that_are_none(tmp_path: Path) -> None:
+    root = tmp_path / "dense"
+    publish_version(root, write)
+    assert promote(root, np.int64(1)) == {"stable": 1}  # type: ignore[arg-type]
+    for number in (True, 1.0, None):
+        with pytest.raises(SavingError) as error:
+            promote(root, number)  # type: ignore[arg-type]
+        assert str(error.value) == (
+            f"version must be the number of a version, or a label. Got: {number!r}."
+        )
 
 
 def test_damaged_version_gets_no_label(tmp_path: Path) -> None:

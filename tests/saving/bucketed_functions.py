@@ -17,7 +17,7 @@ from jax2tf_bridge.saving.buckets import (
     make_bucketing,
     pad_to_buckets,
 )
-from jax2tf_bridge.signatures import valid_names
+from jax2tf_bridge.signatures import make_valid_names
 from shape_poly import symbolic_shape
 
 
@@ -52,8 +52,8 @@ def without_weights(call: NamedCall) -> Callable[[Inputs], Mapping[str, Any]]:
 def named(f: Callable[..., Any], *args: Any, shapes: Any = "(b, ...)", **options: Any) -> Any:
     """Exports a function for the CPU, with its arguments and results by name."""
     portable = export(f, polymorphic_shapes=shapes, platforms=["cpu"], **options)(*args)
-    inputs = valid_names(portable.in_paths(), "input")
-    outputs = valid_names(portable.out_tree.leaf_paths(), "output")
+    inputs = make_valid_names(portable.in_paths(), "input")
+    outputs = make_valid_names(portable.out_tree.leaf_paths(), "output")
     in_avals, out_avals = (
         [Aval(a.op_shape, a.op_dtype) for a in avals]
         for avals in (portable.in_avals, portable.out_avals)

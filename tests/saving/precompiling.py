@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 # Private: its process is run in this one.
-from jax2tf_bridge.saving.serving import _precompile
+from jax2tf_bridge.saving.serving import _warm_up
 
 
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
@@ -18,10 +18,10 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
     environments = []
 
     def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-        assert command[:3] == [sys.executable, "-m", _precompile.__name__]
+        assert command[:3] == [sys.executable, "-m", _warm_up.__name__]
         environments.append(options["env"])
-        error = _precompile._main(*command[3:])
+        error = _warm_up._main(*command[3:])
         return subprocess.CompletedProcess(command, 0 if error is None else 1, "", error or "")
 
-    monkeypatch.setattr(_precompile, "subprocess", SimpleNamespace(run=run))
+    monkeypatch.setattr(_warm_up, "subprocess", SimpleNamespace(run=run))
     return environments

@@ -22,7 +22,7 @@ from jax2tf_bridge.errors import (
 from jax2tf_bridge.saving import WeightsReport, assign_weights
 
 # Private: the names of all variables, which assign_weights shows only in errors.
-from jax2tf_bridge.saving.weights._assign import model_variables
+from jax2tf_bridge.saving._assign_weights import find_variables
 from tests.tensorflow_process import run_in_tensorflow
 
 KERNEL = np.arange(6, dtype=np.float32).reshape(3, 2)
@@ -53,7 +53,7 @@ def state(scale: float = 1.0) -> Any:
 
 
 def values(model: Any) -> dict[str, Any]:
-    return {name: v.variable.numpy() for name, v in model_variables(model).items()}
+    return {name: v.variable.numpy() for name, v in find_variables(model).items()}
 
 
 def assert_untouched(model: Any) -> None:
@@ -257,7 +257,7 @@ def test_weights_of_every_library(net: Net) -> None:
 def test_trees_of_variables() -> None:
     shared = tf.Variable(0.0)
     model = {"a": [shared, (tf.Variable(0.0),)], "b": {"shared": shared}}
-    assert list(model_variables(model)) == ["a/0", "a/1/0"]
+    assert list(find_variables(model)) == ["a/0", "a/1/0"]
     assign_weights(model, {"a": [1.0, [2.0]]})
     assert [float(shared), float(model["a"][1][0])] == [1, 2]  # type: ignore[index]
     assign_weights(model, {"b": {"shared": 3.0}}, partial=True)
@@ -312,6 +312,15 @@ def test_a_damaged_file(net: Net, tmp_path: Path) -> None:
         assign_weights(net, file)
     with pytest.raises(FileNotFoundError):
         assign_weights(net, tmp_path / "none")
+
+
+def test_rename_is_a_mapping_or_a_function() -> None:
+    model = {"w": tf.Variable(1.0)}
+    with pytest.raises(StructureError) as caught:
+        assign_weights(model, {"v": np.float32(2)}, rename="w")  # type: ignore[arg-type]
+    assert str(caught.value) == (
+        "rename must be a mapping from paths to names, or a function of a path. Got: 'w'."
+    )
 
 
 def test_one_array_after_the_other_is_converted(tmp_path: Path) -> None:

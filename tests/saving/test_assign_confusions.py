@@ -17,8 +17,8 @@ from jax2tf_bridge.errors import ShapeError, StructureError
 from jax2tf_bridge.saving import assign_weights
 
 # Private: the names of all variables, which assign_weights shows only in errors.
-from jax2tf_bridge.saving.weights._assign import model_variables
-from jax2tf_bridge.signatures._params import match
+from jax2tf_bridge.saving._assign_weights import find_variables
+from jax2tf_bridge.signatures._params import match_paths
 
 ONE = np.float32(1)
 
@@ -62,7 +62,7 @@ def test_layers_behind_private_attributes_are_not_passed_over(tmp_path: Path) ->
 def test_optimizers_and_metrics_within_a_module() -> None:
     module = Linear()
     module.optimizer, module.metric = keras.optimizers.SGD(), keras.metrics.Mean()
-    names = set(model_variables(module))
+    names = set(find_variables(module))
     assert {"w", "metric/total", "metric/count"} <= {n.replace("mean/", "") for n in names}
     assert any(name.startswith("optimizer/") for name in names)
     assert assign_weights(module, {"w": 3.0}, partial=True).assigned == {"w": "w"}
@@ -74,7 +74,7 @@ def test_what_is_left_over_is_not_for_another_variable() -> None:
     with pytest.raises(StructureError, match=r"second/w .* is missing") as caught:
         assign_weights(pair, {"first/w": 1.0, "w": 2.0})
     assert "rename=" not in str(caught.value)
-    found = match({"a b": ("a b",), "a:b": ("a:b",)}, ["a b", "a+b"])
+    found = match_paths({"a b": ("a b",), "a:b": ("a:b",)}, ["a b", "a+b"])
     assert found.pairs == {"a b": "a b"}
     assert (found.missing, found.unexpected) == (("a:b",), ("a+b",))
 

@@ -17,7 +17,7 @@ from jax2tf_bridge.errors import ShapeError, StructureError
 from jax2tf_bridge.saving import assign_weights
 
 # Private: the names of all variables, which assign_weights shows only in errors.
-from jax2tf_bridge.saving.weights._assign import model_variables
+from jax2tf_bridge.saving._assign_weights import find_variables
 from tests.saving.saved_functions import DENSE, PARAMS, X, dense
 
 OTHER: Any = jax.tree_util.tree_map(lambda leaf: leaf * 2, PARAMS)
@@ -89,7 +89,7 @@ WEIGHTS: Any = {
 
 
 def assert_assigned(model: Any) -> None:
-    found = {v.names[0]: np.asarray(v.variable) for v in model_variables(model).values()}
+    found = {v.names[0]: np.asarray(v.variable) for v in find_variables(model).values()}
     assert len(found) == 6
     for name, value in found.items():
         layer, _, weight = name.rpartition("/")

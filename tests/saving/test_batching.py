@@ -120,7 +120,7 @@ def test_a_signature_has_no_gradient_and_its_method_has_one(model: Any) -> None:
     assert tape.gradient(y, x) is not None
     message = (
         "The signature serving_default joins the requests of several callers, so it has no "
-        "gradient. Call the method serving_default of the loaded model instead, which has one."
+        "gradient. Call the method serving_default of the loaded model, which has a gradient."
     )
     signature = model.signatures["serving_default"]
     with tf.GradientTape() as tape:
@@ -357,15 +357,15 @@ def test_requests_that_cannot_be_joined(
         (True, "batching must be a Batching or None. Got: True"),
         (
             Batching(num_batch_threads=0),
-            "batching: num_batch_threads must be an integer, 1 or more. Got: 0",
+            "batching: num_batch_threads must be an integer from 1 to 2147483647. Got: 0",
         ),
         (
             Batching(batch_timeout_micros=0.5),  # type: ignore[arg-type]
-            "batching: batch_timeout_micros must be an integer, 0 or more. Got: 0.5",
+            "batching: batch_timeout_micros must be an integer from 0 to 2147483647. Got: 0.5",
         ),
         (
             Batching(max_enqueued_batches=0),
-            "batching: max_enqueued_batches must be an integer, 1 or more. Got: 0",
+            "batching: max_enqueued_batches must be an integer from 1 to 2147483647. Got: 0",
         ),
     ],
 )

@@ -68,14 +68,14 @@ def test_many_sizes_take_no_time() -> None:
 @pytest.mark.parametrize(
     ("sizes", "at_most", "message"),
     [
-        ([], 8, "no buckets can be chosen: no size above 0 is expected"),
-        ([0, 0], 8, "no buckets can be chosen: no size above 0 is expected"),
-        ([3, -1], 8, "-1 is no size: it is negative"),
-        ([3, 1.5], 8, "1.5 is no size: expected an integer"),
-        ([True], 8, "True is no size: expected an integer"),
-        ([2**31], 8, "2147483648 is no size: they are below 2147483648"),
-        ([3], 0, "at_most=0: at least one bucket is needed"),
-        ([3], 2.0, "at_most=2.0: at least one bucket is needed"),
+        ([], 8, "No buckets can be chosen, since no size is above 0. Pass expected sizes."),
+        ([0, 0], 8, "No buckets can be chosen, since no size is above 0. Pass expected sizes."),
+        ([3, -1], 8, "-1 is not a size: it is negative"),
+        ([3, 1.5], 8, "1.5 is not a size: expected an integer"),
+        ([True], 8, "True is not a size: expected an integer"),
+        ([2**31], 8, "2147483648 is not a size: sizes are below 2147483648"),
+        ([3], 0, "at_most=0: expected an integer, 1 or more"),
+        ([3], 2.0, "at_most=2.0: expected an integer, 1 or more"),
     ],
 )
 def test_what_is_no_size(sizes: Any, at_most: Any, message: str) -> None:

@@ -184,6 +184,46 @@ def preprocessed(**options: Any) -> Signature:
             "preprocess. To rename inputs, use input_names.",
         ),
         (
+            text(preprocess=lambda words: words, inputs=[tf.TensorSpec([None])]),
+            {},
+            "inputs of the signature serving_default must be a mapping of tf.TensorSpec by name, "
+            "as {'words': tf.TensorSpec([None], tf.string)}. Got: list.",
+        ),
+        (
+            text(preprocess=lambda words: words, inputs={"words": "string"}),
+            {},
+            "inputs of the signature serving_default must be a mapping of tf.TensorSpec by name, "
+            "as {'words': tf.TensorSpec([None], tf.string)}. Got: 'string' for 'words'.",
+        ),
+        (
+            text(kwargs=[IDS]),
+            {},
+            "kwargs of the signature serving_default must be a mapping with an example of each "
+            "keyword argument. Got: list.",
+        ),
+        (
+            Signature(never_traced, padding={"b": [1, 8]}),  # type: ignore[arg-type]
+            {},
+            "padding of the signature serving_default must be a Padding, as Padding(...). Got: "
+            "dict.",
+        ),
+        (
+            Signature(never_traced, processing=tf.identity),
+            {},
+            "processing of the signature serving_default must be a Processing, as "
+            "Processing(...). Got: function.",
+        ),
+        (
+            text(),
+            {"expected_sizes": 8},
+            "The expected sizes must be integers in a list, as [1, 8, 32]. Got: 8.",
+        ),
+        (
+            text(),
+            {"expected_sizes": {"b": 8}},
+            "The expected sizes must be integers in a list, as [1, 8, 32]. Got: 8.",
+        ),
+        (
             text(seed="scaler"),
             {},
             "seed of the signature serving_default must be 'key' or 'scalar'. Got: 'scaler'",

@@ -29,7 +29,7 @@ from jax2tf_bridge import (
 )
 from jax2tf_bridge.cli import main
 from jax2tf_bridge.errors import DTypeError, FileFormatError, ShapeError, StructureError
-from jax2tf_bridge.signatures import leaf_names
+from jax2tf_bridge.signatures import name_leaves
 from jax2tf_bridge.storage import AnyPath
 from jax2tf_bridge.weights import flatten_state, to_state_dict
 from tests.fresh_process import run_python
@@ -175,7 +175,7 @@ def test_boxes_around_values_are_no_part_of_the_path(tmp_path: Path) -> None:
     nnx = pytest.importorskip("flax.nnx", exc_type=ImportError)
     graph, state = nnx.split(nnx.Linear(3, 2, rngs=nnx.Rngs(0)))
     portable = export(lambda state, x: nnx.merge(graph, state)(x))(state, X)
-    assert leaf_names(portable.in_tree.children[0].children[0])[0].startswith("bias/")
+    assert name_leaves(portable.in_tree.children[0].children[0])[0].startswith("bias/")
     pure = nnx.to_pure_dict(state)
     write_weights(tmp_path / "w", pure)
     save(tmp_path / "m", portable, params=tmp_path / "w")
@@ -192,7 +192,7 @@ def test_a_file_with_other_weights_beside_them(portable: Path, tmp_path: Path) -
     first, *_, last = str(caught.value).splitlines()
     assert first == f"The weights in {file} do not fit the argument params of net:"
     assert last == (
-        f"The weights lie below 'params' there: give params=read_weights({str(file)!r})['params']."
+        f"The weights lie below 'params' there: pass params=read_weights({str(file)!r})['params']."
     )
     assert "  - step is not expected" in str(caught.value)
     save(tmp_path / "m", portable, params=read_weights(file)["params"], vjp_order=0)
@@ -217,7 +217,7 @@ def test_missing_and_unexpected_paths(portable: Path, root: Path, tmp_path: Path
             "  - layers/0/kernel is missing: did you mean layers/0/kernal?",
             "  - steps is not expected",
         ]
-        assert last == "Give the weights that it was exported with, or export it for these."
+        assert last == "Pass the weights that it was exported with, or export it for these."
     assert not (tmp_path / "m").exists()
     with pytest.raises(StructureError, match=r"do not fit the weights of .*root/1:\n  - layers/0"):
         publish(root, params=tmp_path / "w")
@@ -237,7 +237,7 @@ def test_paths_below_a_part_of_the_function(tmp_path: Path) -> None:
     kernel = np.eye(3, dtype=np.float32)
     portable = export(lambda v, x: x @ v["params"]["kernel"])({"params": {"kernel": kernel}}, X)
     write_weights(tmp_path / "w", {"kernel": kernel})
-    with pytest.raises(StructureError, match=r"give params=\{'params': read_weights\('.*w'\)\}\.$"):
+    with pytest.raises(StructureError, match=r"pass params=\{'params': read_weights\('.*w'\)\}\.$"):
         save(tmp_path / "m", portable, params=tmp_path / "w")
 
 
@@ -440,7 +440,7 @@ def test_checkpoints_that_do_not_fit(checkpoints: Path, portable: Path, tmp_path
     with pytest.raises(StructureError) as caught:
         save(tmp_path / "m", portable, params=state)
     assert str(caught.value).startswith(f"The weights in {state} do not fit the argument params")
-    advice = f"give params=read_weights('{state}')['params']."
+    advice = f"pass params=read_weights('{state}')['params']."
     assert str(caught.value).endswith(advice)
     save(tmp_path / "m", portable, params=read_weights(str(state))["params"])
     text = f"{checkpoints}/managed is a folder of checkpoints of Orbax. Name one of them, such as "

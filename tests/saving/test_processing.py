@@ -21,7 +21,7 @@ from tests.saving.flat_signatures import flat_signature
 from tests.saving.recorded_instructions import assert_instructions_are_recorded
 from tests.saving.saved_functions import contents
 from tests.saving.text_classifier import PARAMS, scores_of, signature
-from tests.saving.warm_up_files import read_warm_up
+from tests.saving.warm_up_files import read_warm_up_requests
 
 X = np.ones((2, 3), np.float32)
 BUCKETS: dict[str, Any] = {"buckets": {"b": [1, 4], "l": [2, 4]}, "oversize": {"l": "as is"}}
@@ -63,7 +63,7 @@ def test_strings_go_in_and_labels_come_out(saved: SavedModel) -> None:
 
 def test_examples_become_a_request_for_each_choice_of_buckets(saved: SavedModel) -> None:
     short, long = (text.encode() for text in TEXTS)
-    requests = list(read_warm_up(Path(saved.path)))
+    requests = list(read_warm_up_requests(Path(saved.path)))
     assert [r.inputs["text"].tolist() for r in requests] == [
         *([short], [long]),
         *([short] * 4, [long] * 4),
@@ -77,6 +77,20 @@ def test_requests_for_strings_are_joined_and_not_padded(saved: SavedModel) -> No
     assert batching is not None
     assert batching.allowed_batch_sizes == (1, 4)
     assert not batching.pad_variable_length_inputs
+
+
+def test_a_preprocess_that_changes_only_sizes_is_recorded(tmp_path: Path) -> None:
+    signature = flat_signature(
+        lambda x: x + 1,
+        args=[X],
+        polymorphic_shapes="(b, 3)",
+        buckets={"b": [1, 4]},
+        preprocess=lambda x: x[:, :3],
+        inputs={"x": tf.TensorSpec([None, None], tf.float32)},
+    )
+    saved = quickly(tmp_path / "m", signature)
+    assert saved.serving.batching is None
+    assert_instructions_are_recorded(saved)
 
 
 def rows(**options: Any) -> Signature:
@@ -110,7 +124,7 @@ def test_the_example_that_is_asked_for_can_be_pasted(tmp_path: Path) -> None:
     )
     pasted = quickly(tmp_path / "2", rows(**options, example=eval(code)))
     assert pasted.notes == ()
-    (request,) = read_warm_up(tmp_path / "2")
+    (request,) = read_warm_up_requests(tmp_path / "2")
     assert str(request) == "serving_default(text: string[1], scale: float32[])"
 
 
@@ -122,7 +136,7 @@ def test_choices_that_no_example_reaches_are_told(tmp_path: Path) -> None:
         "example has such sizes after preprocess; give more of them, as Signature(..., "
         "example=[{...}, {...}])",
     )
-    assert [str(request) for request in read_warm_up(tmp_path / "1")] == [
+    assert [str(request) for request in read_warm_up_requests(tmp_path / "1")] == [
         "serving_default(text: string[1])",
         "serving_default(text: string[2])",
     ]
@@ -145,9 +159,8 @@ def test_choices_that_no_example_reaches_are_told(tmp_path: Path) -> None:
         ),
         (
             {"text": [["a", "2", "3"]]},
-            "preprocess of the signature serving_default fails on the example that is given for "
-            "warm-up requests (text: string[1,3]): StringToNumberOp could not correctly convert "
-            "string: a",
+            "preprocess of the signature serving_default fails on the example (text: string[1,3]): "
+            "StringToNumberOp could not correctly convert string: a",
         ),
         (
             {"text": ["1"]},
@@ -216,7 +229,7 @@ def test_an_example_has_a_value_for_each_input(tmp_path: Path) -> None:
     with pytest.raises(SavingError, match=r"has no value for scale, which preprocess takes as we"):
         quickly(tmp_path / "1", two)
     quickly(tmp_path / "1", dataclasses.replace(two, defaults={"scale": 2.0}))
-    (request,) = read_warm_up(tmp_path / "1")
+    (request,) = read_warm_up_requests(tmp_path / "1")
     assert request.inputs["scale"] == 2
     several = Signature(lambda x: x, args=[X], example=[{"x": X}] * 2)
     with pytest.raises(
@@ -419,7 +432,9 @@ def test_an_example_that_cannot_be_doubled_is_taken_as_it_is(tmp_path: Path) -> 
         example={"audio": np.ones(4, np.float32)},
     )
     saved = save(tmp_path / "m", framed, buckets={"b": [1, 4]}, vjp_order=0)
-    assert [request.inputs["audio"].shape for request in read_warm_up(Path(saved.path))] == [(4,)]
+    assert [
+        request.inputs["audio"].shape for request in read_warm_up_requests(Path(saved.path))
+    ] == [(4,)]
     (note,) = saved.notes
     assert "with the buckets b = 4" in note
 

@@ -210,7 +210,7 @@ def test_links_to_versions_are_removed_and_not_what_they_name(tmp_path: Path) ->
 
 @pytest.mark.parametrize("keep", [0, -1])
 def test_keep_below_one(tmp_path: Path, keep: int) -> None:
-    text = f"keep is {keep}, but the newest version always stays: give 1 or more, or None"
+    text = f"keep is {keep}, but the newest version always stays: pass 1 or more, or None"
     with pytest.raises(ValueError, match=text):
         publish_version(tmp_path, write, keep=keep)
     assert names(tmp_path) == []

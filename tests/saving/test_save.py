@@ -22,8 +22,10 @@ from jax2tf_bridge import (
     write_function,
 )
 from jax2tf_bridge.errors import FunctionError, GradientError
-from jax2tf_bridge.saving.weights import Weights
-from jax2tf_bridge.signatures import valid_names
+
+# Private: which weights are trainable, without saving a model.
+from jax2tf_bridge.saving._variables import Weights
+from jax2tf_bridge.signatures import make_valid_names
 from tests.saving.saved_functions import DENSE, PARAMS, X, dense
 
 
@@ -364,7 +366,7 @@ def test_narrow_integers_are_named_as_they_cross(tmp_path: Path) -> None:
     ],
 )
 def test_valid_names(paths: list[str], names: tuple[str, ...]) -> None:
-    assert valid_names(paths, "output") == names
+    assert make_valid_names(paths, "output") == names
 
 
 def test_names_that_tensorflow_takes(tmp_path: Path) -> None:

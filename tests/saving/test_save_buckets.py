@@ -18,7 +18,7 @@ from jax2tf_bridge.saved_model import read_sidecar
 # Private: TensorFlow has no public name for the message.
 from jax2tf_bridge.to_tensorflow import _tf_compat
 from tests.saving.recorded_instructions import assert_instructions_are_recorded
-from tests.saving.warm_up_files import read_warm_up
+from tests.saving.warm_up_files import read_warm_up_requests
 
 W = np.linspace(-1, 1, 6).astype(np.float32).reshape(3, 2)
 X = np.ones((2, 3), np.float32)
@@ -49,7 +49,7 @@ def test_every_size_gives_what_jax_gives(oversize: Any, tmp_path: Path) -> None:
     slope = 1 - np.tanh(inputs(3) @ W) ** 2
     by_w = tape.gradient(loss, loaded.params["params"])
     np.testing.assert_allclose(by_w, inputs(3).T @ slope, rtol=1e-4, atol=1e-5)
-    requests = list(read_warm_up(tmp_path / "m"))
+    requests = list(read_warm_up_requests(tmp_path / "m"))
     assert [str(r) for r in requests] == [
         "serving_default(x: float32[2,3])",
         "serving_default(x: float32[8,3])",
@@ -80,7 +80,7 @@ def test_signatures_without_the_variable_are_left_as_they_are(tmp_path: Path) ->
     save(tmp_path / "m", {"a": DENSE, "b": one}, params=W, buckets={"b": [4]}, vjp_order=0)
     loaded = tf.saved_model.load(tmp_path / "m")
     assert loaded.a(inputs(3)).shape == (3, 2)
-    assert [str(r) for r in read_warm_up(tmp_path / "m")] == [
+    assert [str(r) for r in read_warm_up_requests(tmp_path / "m")] == [
         "a(x: float32[4,3])",
         "b(x: float32[2,3])",
     ]
@@ -127,7 +127,7 @@ def test_rows_that_see_each_other_are_refused(tmp_path: Path) -> None:
         (
             {"buckets": {"b": [1]}, "expected_sizes": [1]},
             SavingError,
-            r"^save was given buckets and expected_sizes, .*\. Leave out one of them\.$",
+            r"^save got both buckets and expected_sizes, .*\. Leave out one of them\.$",
         ),
     ],
 )

@@ -24,7 +24,7 @@ from jax2tf_bridge.errors import (
 )
 
 # Private: its limit of 2 GB is lowered.
-from jax2tf_bridge.saving.signatures import _checks
+from jax2tf_bridge.saving import _save
 from tests.saving.saved_functions import DENSE, PARAMS, X, contents, dense
 
 
@@ -259,7 +259,7 @@ def test_what_would_not_fit_into_a_graph_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
-    monkeypatch.setattr(_checks, "_MAX_GRAPH_BYTES", 100)
+    monkeypatch.setattr(_save, "_MAX_GRAPH_BYTES", 100)
     with pytest.raises(SavingError, match=r"^The modules take 0\.00 GB \(serving_default: 0\.00"):
         save(tmp_path / "m", DENSE, params=PARAMS)
     assert contents(tmp_path) == []

@@ -18,7 +18,7 @@ from jax2tf_bridge import AUTO, Signature, export, save
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
 from jax2tf_bridge.saving import SavedModel
 from tests.saving.saved_functions import DENSE, PARAMS
-from tests.saving.warm_up_files import read_warm_up
+from tests.saving.warm_up_files import read_warm_up_requests
 
 X = np.ones((2, 3), np.float32)
 ONE = np.float32(1)
@@ -104,7 +104,7 @@ def test_what_a_function_closes_over_is_not_trainable(tmp_path: Path) -> None:
 def test_examples_of_open_sizes_are_requests(tmp_path: Path) -> None:
     with_examples = dataclasses.replace(DENSE, example=[{"x": X}, {"x": X[:1]}])
     assert not saved(tmp_path / "1", with_examples, params=PARAMS).notes
-    assert [str(request) for request in read_warm_up(tmp_path / "1")] == [
+    assert [str(request) for request in read_warm_up_requests(tmp_path / "1")] == [
         "serving_default(x: float32[2,3])",
         "serving_default(x: float32[1,3])",
     ]

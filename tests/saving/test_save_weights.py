@@ -19,11 +19,17 @@ from jax2tf_bridge.portable import LEAF, Aval, TreeSpec
 from jax2tf_bridge.saved_model import append_tensors
 
 # Private: no fast checksum is installed.
-from jax2tf_bridge.saving.weights import SavedVariable, _variables, make_variable, renew_fingerprint
+from jax2tf_bridge.saving import _variables
 
 # Private: a checkpoint that TensorFlow would have written otherwise.
-from jax2tf_bridge.saving.weights._checkpoint import check_keys, to_new_tensor
-from jax2tf_bridge.signatures import WeightLeaf, leaf_names
+from jax2tf_bridge.saving._variables import (
+    SavedVariable,
+    check_keys,
+    make_variable,
+    renew_fingerprint,
+    to_new_tensor,
+)
+from jax2tf_bridge.signatures import WeightLeaf, name_leaves
 from tests.sampling import sampled
 
 X = np.ones((2, 3), np.float32)
@@ -46,8 +52,8 @@ def test_names_that_clash_are_the_same_in_every_container(tmp_path: Path) -> Non
 def test_names_do_not_depend_on_the_order() -> None:
     forth = TreeSpec("dict", keys=("a b", "a_b"), children=(LEAF, LEAF))
     back = TreeSpec("custom", "OrderedDict", keys=("a_b", "a b"), children=(LEAF, LEAF))
-    assert leaf_names(forth) == ("a_b", "a_b_1")
-    assert leaf_names(back) == ("a_b_1", "a_b")
+    assert name_leaves(forth) == ("a_b", "a_b_1")
+    assert name_leaves(back) == ("a_b_1", "a_b")
 
 
 def test_two_weights_of_one_name_are_refused(tmp_path: Path) -> None:

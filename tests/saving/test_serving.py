@@ -23,10 +23,9 @@ from jax2tf_bridge.saving.buckets import Bucketing, make_bucketing
 
 # Private: instructions for signatures that no saved model of the tests has, and requests for a
 # model that TensorFlow saved.
-from jax2tf_bridge.saving.serving import ServedSignature, _precompile, precompile
+from jax2tf_bridge.saving.serving import ServedSignature, _warm_up, precompile
 from jax2tf_bridge.saving.serving._instructions import make_serving_instructions
-from jax2tf_bridge.saving.serving._precompile import cache_environment
-from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, make_zeros
+from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, make_cache_environment, make_zeros
 from jax2tf_bridge.saving.serving._warm_up_requests import make_bucket_requests
 from jax2tf_bridge.signatures import ServedArray
 from tests.fresh_process import run_python
@@ -147,7 +146,7 @@ def test_the_notes_name_what_rest_lacks() -> None:
 
 
 def test_a_note_says_which_release_reads_the_programs() -> None:
-    made = make_serving_instructions("/m", "mlp", environment=cache_environment(Path("/m/c")))
+    made = make_serving_instructions("/m", "mlp", environment=make_cache_environment(Path("/m/c")))
     assert made.notes[-1] == (
         "TF_XLA_FLAGS names the programs that precompile stored. They are for the TensorFlow "
         "release that stored them; another one compiles when it loads the model."
@@ -334,7 +333,7 @@ def test_a_second_process_compiles_nothing(
     # Unless the cache is read only, TensorFlow writes each program that it compiles.
     writing = {
         name: value.replace(" --tf_xla_persistent_cache_read_only=true", "")
-        for name, value in cache_environment(cache).items()
+        for name, value in make_cache_environment(cache).items()
     }
     printed = run_python(RUN, str(path), "1", "3", "4", env=writing)
     assert printed == "[[1, 10], [3, 10], [4, 10]]"
@@ -367,7 +366,7 @@ def test_a_damaged_program_is_noticed_so_it_was_read(
     for file in cache.iterdir():
         (tmp_path / file.name).write_bytes(b"damaged")
     with pytest.raises(AssertionError, match=r"damaged|parse|corrupt|Unable"):
-        run_python(RUN, str(path), "1", env=cache_environment(tmp_path))
+        run_python(RUN, str(path), "1", env=make_cache_environment(tmp_path))
 
 
 def test_the_cache_lies_in_the_model(
@@ -387,7 +386,7 @@ def test_the_cache_lies_in_the_model(
     assert variables["TF_XLA_FLAGS"] == f"--another=1 {flag}"
     assert variables["PYTHONPATH"].endswith(f"{os.pathsep}/packages")
     read_only = "--tf_xla_persistent_cache_read_only=true"
-    assert cache_environment(cache) == {"TF_XLA_FLAGS": f"{flag} {read_only}"}
+    assert make_cache_environment(cache) == {"TF_XLA_FLAGS": f"{flag} {read_only}"}
 
 
 def test_a_model_that_does_not_run(
@@ -416,6 +415,6 @@ def test_a_process_that_fails(
 ) -> None:
     code, stderr = ended
     done = subprocess.CompletedProcess([], code, "", stderr)
-    monkeypatch.setattr(_precompile, "subprocess", SimpleNamespace(run=lambda *_, **__: done))
+    monkeypatch.setattr(_warm_up, "subprocess", SimpleNamespace(run=lambda *_, **__: done))
     with pytest.raises(SavingError, match=f"to compile it ahead: {told}$"):
         precompile(tmp_path, [])

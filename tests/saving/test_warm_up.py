@@ -16,7 +16,7 @@ from jax2tf_bridge.saving.buckets import Bucketing, make_bucketing
 from jax2tf_bridge.saving.serving import write_warm_up
 
 # Private: requests are read back, which only TensorFlow Serving does otherwise.
-from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, make_zeros, read_warm_up
+from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, make_zeros, read_warm_up_requests
 
 # Private: requests of every dtype and shape, without a model for each.
 from jax2tf_bridge.saving.serving._warm_up_requests import (
@@ -64,7 +64,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     requests = all_dtypes()
     write_warm_up(tmp_path, requests)
     assert (tmp_path / "assets.extra" / "tf_serving_warmup_requests").exists()
-    found = list(read_warm_up(tmp_path))
+    found = list(read_warm_up_requests(tmp_path))
     assert [str(r) for r in found] == [str(r) for r in requests]
     for got, expected in zip(found, requests, strict=True):
         for name, array in expected.inputs.items():
@@ -131,7 +131,7 @@ def test_zeros_take_no_room(tmp_path: Path) -> None:
     request = WarmUpRequest("f", {"x": make_zeros((1024, 1024, 64), "float32")})
     write_warm_up(tmp_path, [request])
     assert (tmp_path / WARM_UP).stat().st_size < 100
-    (found,) = read_warm_up(tmp_path)
+    (found,) = read_warm_up_requests(tmp_path)
     assert str(found) == str(request)
 
 
@@ -139,7 +139,7 @@ def test_strings_are_read_back(tmp_path: Path) -> None:
     words = np.array([b"a", "größe".encode()], object)
     request = WarmUpRequest("f", {"words": words, "none": make_zeros((2,), "string")})
     write_warm_up(tmp_path, [request])
-    (found,) = read_warm_up(tmp_path)
+    (found,) = read_warm_up_requests(tmp_path)
     assert str(found) == str(request) == "f(words: string[2], none: string[2])"
     assert found.inputs["words"].tolist() == words.tolist()
     assert found.inputs["none"].tolist() == [b"", b""]
@@ -254,7 +254,7 @@ def test_more_than_tensorflow_serving_takes(tmp_path: Path) -> None:
 
 
 def test_no_file_means_no_requests(tmp_path: Path) -> None:
-    assert list(read_warm_up(tmp_path)) == []
+    assert list(read_warm_up_requests(tmp_path)) == []
 
 
 def test_damaged_files(tmp_path: Path) -> None:
@@ -264,15 +264,15 @@ def test_damaged_files(tmp_path: Path) -> None:
     for at in {*range(16), *range(16, len(data), stride(7))}:
         path.write_bytes(data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :])
         with pytest.raises(FileFormatError, match="not a warm-up file of TensorFlow Serving, or"):
-            list(read_warm_up(tmp_path))
+            list(read_warm_up_requests(tmp_path))
     # A record is its length, a checksum, its bytes, and another checksum.
     first = 16 + int.from_bytes(data[:8], "little")
     for length in {*range(1, len(data), stride(7)), first - 1, first + 1, len(data) - 1} - {first}:
         path.write_bytes(data[:length])
         with pytest.raises(FileFormatError, match="not a warm-up file"):
-            list(read_warm_up(tmp_path))
+            list(read_warm_up_requests(tmp_path))
     path.write_bytes(data[:first])
-    assert [request.signature for request in read_warm_up(tmp_path)] == ["of_bool"]
+    assert [request.signature for request in read_warm_up_requests(tmp_path)] == ["of_bool"]
 
 
 def log_of(proto: bytes) -> bytes:
@@ -299,7 +299,7 @@ def test_records_that_are_no_requests(record: bytes, tmp_path: Path) -> None:
         writer.write(record)
     told = "not a warm-up file|tf_serving_warmup_requests cannot be read: in an? "
     with pytest.raises(FileFormatError, match=told):
-        list(read_warm_up(tmp_path))
+        list(read_warm_up_requests(tmp_path))
 
 
 def test_requests_of_other_kinds_and_unknown_fields_are_passed_over(tmp_path: Path) -> None:
@@ -308,5 +308,5 @@ def test_requests_of_other_kinds_and_unknown_fields_are_passed_over(tmp_path: Pa
     with tf.io.TFRecordWriter(str(path)) as writer:
         writer.write(bytes_field(2, b"to classify"))
         writer.write(b"\x08\x05" + bytes_field(6, bytes_field(1, b"\x5d\0\0\0\0\x09" + b"\0" * 8)))
-    (found,) = read_warm_up(tmp_path)
+    (found,) = read_warm_up_requests(tmp_path)
     assert (found.signature, found.inputs) == ("serving_default", {})

@@ -31,7 +31,7 @@ from jax2tf_bridge.saving import _publish_weights as _weights
 from jax2tf_bridge.saving import publish_weights
 
 # Private: fingerprints with fields that no TensorFlow writes yet.
-from jax2tf_bridge.saving.weights._checkpoint import replace_checkpoint_digest
+from jax2tf_bridge.saving._variables import replace_checkpoint_digest
 from tests.fresh_process import run_python
 
 X = np.ones((2, 3), np.float32)
@@ -232,8 +232,8 @@ def test_some_of_the_weights(root: Path) -> None:
         publish_weights(root, {"step": SECOND["step"]})
     assert str(caught.value) == (
         f"The weights do not fit the variables of {root / '1'}:\n"
-        "  - 'dense/kernel' is missing: it is float32[3,4]\n"
-        "  - 'dense/bias' is missing: it is bfloat16[4]"
+        "  - 'dense/kernel' is missing; expected float32[3,4]\n"
+        "  - 'dense/bias' is missing; expected bfloat16[4]"
     )
 
 
@@ -316,7 +316,7 @@ def test_unknown_names(root: Path) -> None:
         f"The weights do not fit the variables of {root / '1'}:\n"
         "  - 'dense/kernels' is not one of its variables: did you mean 'dense/kernel'?\n"
         "  - 'q' is not one of its variables\n"
-        "  - 'dense/kernel' is missing: it is float32[3,4]"
+        "  - 'dense/kernel' is missing; expected float32[3,4]"
     )
     assert_untouched(root)
 
@@ -361,7 +361,7 @@ def test_shapes_and_dtypes(
     assert str(caught.value) == (
         f"The weights do not fit the variables of {root / '1'}:\n  - "
         + "\n  - ".join(lines)
-        + "\nPublish the whole model if its function now takes these."
+        + "\nIf the function now takes such weights, publish the whole model."
     )
     assert_untouched(root)
 

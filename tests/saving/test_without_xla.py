@@ -20,7 +20,7 @@ from jax2tf_bridge.saved_model import WARM_UP
 from jax2tf_bridge.saving import _save
 from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest
 from tests.saving.recorded_instructions import assert_instructions_are_recorded
-from tests.saving.warm_up_files import read_warm_up
+from tests.saving.warm_up_files import read_warm_up_requests
 
 NO_XLA = Target.widest(xla=False)
 PARAMS = {"w": np.linspace(-1, 1, 6, dtype=np.float32).reshape(3, 2)}
@@ -120,7 +120,7 @@ def test_there_is_nothing_to_compile_ahead(tmp_path: Path) -> None:
 
 def test_open_sizes_have_small_requests(tmp_path: Path) -> None:
     saved = save(tmp_path / "1", signature(), params=PARAMS, target=NO_XLA)
-    requests = list(read_warm_up(tmp_path / "1"))
+    requests = list(read_warm_up_requests(tmp_path / "1"))
     assert [str(request) for request in requests] == [
         "serving_default(x: float32[1,3])",
         "serving_default(x: float32[4,3])",
@@ -131,7 +131,7 @@ def test_open_sizes_have_small_requests(tmp_path: Path) -> None:
         y = model.serving_default(tf.constant(request.inputs["x"]))
         np.testing.assert_allclose(y, dense(PARAMS, request.inputs["x"]))
     save(tmp_path / "2", signature(example={"x": X[:2]}), params=PARAMS, target=NO_XLA)
-    (request,) = read_warm_up(tmp_path / "2")
+    (request,) = read_warm_up_requests(tmp_path / "2")
     np.testing.assert_array_equal(request.inputs["x"], X[:2])
     save(tmp_path / "3", signature(), params=PARAMS, target=NO_XLA, warm_up=False)
     assert not (tmp_path / "3" / WARM_UP).exists()
@@ -153,7 +153,7 @@ def test_small_requests_satisfy_constraints(
         polymorphic_constraints=constraints,
     )(X)
     saved = save(tmp_path / "1", portable)
-    requests = read_warm_up(tmp_path / "1") if rows else ()
+    requests = read_warm_up_requests(tmp_path / "1") if rows else ()
     assert [request.inputs["x"].shape for request in requests] == [(n, 3) for n in rows]
     assert saved.notes == (
         ()
@@ -177,7 +177,11 @@ def test_precompiling_runs_only_what_xla_compiles(
     fixed = export(dense)(PARAMS, X)
     save(tmp_path / "2", {"own": own, "f": fixed}, params=PARAMS, precompile=True)
     assert [str(request) for request in compiled] == ["f(x: float32[4,3])"]
-    assert [request.signature for request in read_warm_up(tmp_path / "2")] == ["own", "own", "f"]
+    assert [request.signature for request in read_warm_up_requests(tmp_path / "2")] == [
+        "own",
+        "own",
+        "f",
+    ]
 
 
 def test_captured_arrays_are_variables(tmp_path: Path) -> None:

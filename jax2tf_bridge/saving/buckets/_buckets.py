@@ -23,10 +23,10 @@ BUCKETS = Argument("buckets", Blank("{...}"))
 """Placeholder for buckets in messages."""
 
 _MAX_PADDING_STEPS = 64
-"""Maximum number of sizes below a bucket that are checked for padding to it."""
+"""Maximum number of sizes below a bucket whose padding is checked."""
 
 _MAX_SEARCH = 1024
-"""Maximum distance at which a valid size is searched to suggest it."""
+"""Maximum distance of a valid size that an error suggests."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Bucketing:
       pad_values: the values with which inputs are padded, by name, where they are not 0.
       unchecked: the variables for which the user vouches that padding changes no result.
       any_padding: whether sequences may be padded with any values, not only with their pad values;
-        determined by the trial.
+        the trial finds out.
       has_preprocess: whether a preprocess computes the inputs; it pads rows as well.
     """
 
@@ -72,7 +72,7 @@ class Bucketing:
 
     @property
     def batch(self) -> str | None:
-        """Bucketed variable of the rows; a batch may include rows of other requests."""
+        """Bucketed variable of the rows, or None; a batch may include rows of other requests."""
         variable = batch_variable(self.passed_inputs())
         return variable if variable in self.sizes else None
 
@@ -87,8 +87,9 @@ class Bucketing:
         Then the function may mix positions along it. A batch must not include rows of other
         requests, because the mask would mark them as real.
         """
-        masked = (variables_in(self.inputs[mask]) & set(self.sizes) for mask in self.masks)
-        return any(variables == {variable} for variables in masked)
+        return any(
+            variables_in(self.inputs[mask]) & set(self.sizes) == {variable} for mask in self.masks
+        )
 
     def choices(self) -> tuple[dict[str, int], ...]:
         """Lists all combinations of one bucket for each variable; no others are compiled."""
@@ -123,6 +124,7 @@ def make_bucketing(
     constraints: Iterable[str] = (),
     pad_values: Mapping[str, Any] | None = None,
     unchecked: Sequence[str] = (),
+    has_preprocess: bool = False,
 ) -> Bucketing:
     """Checks buckets against their signature.
 
@@ -133,13 +135,14 @@ def make_bucketing(
       buckets: the buckets of each dimension variable, such as `{"b": (1, 8, 32)}`.
       oversize: "split" or "as is", for all variables or by name. Names of other variables are
         ignored. The default is "split" for the rows and "as is" for every other variable.
-      mask: one or several inputs of a shape such as `(b,)` or `(b, 1, 1, n)`. Callers no longer
-        pass them; the function sees true (1) for what is real and false (0) for padding.
-      constraints: the function's constraints and requirements. The buckets must satisfy them; the
-        sizes that are padded to them need not.
+      mask: one or several inputs of a shape such as `(b,)` or `(b, 1, 1, n)`. Callers do not pass
+        them; the function gets true (1) for what is real and false (0) for padding.
+      constraints: the function's constraints and requirements. The buckets must satisfy them;
+        smaller sizes need not.
       pad_values: the number with which each input is padded. Zero is the default, so the result
         leaves zeros out.
       unchecked: the variables whose padding is not tried.
+      has_preprocess: whether a preprocess computes the inputs.
 
     Raises:
       ShapeError: the buckets do not fit; the message says which, why, and what would fit.
@@ -147,9 +150,9 @@ def make_bucketing(
     """
     if not isinstance(buckets, Mapping) or not buckets:
         raise ShapeError(f"{name}: buckets={buckets!r}: expected a dict, as {{'b': (1, 8, 32)}}")
-    masks = list_masks(name, mask)
+    masks, pad_values = list_masks(name, mask), pad_values or {}
     check_variables(name, buckets, inputs)
-    check_inputs(name, inputs, masks, pad_values or {})
+    check_inputs(name, inputs, masks, pad_values)
     sizes = {v: _validate_sizes(name, v, values) for v, values in buckets.items()}
     bucketing = Bucketing(
         name,
@@ -159,8 +162,9 @@ def make_bucketing(
         {},
         masks,
         SymbolicScope(constraints, check=False).constraints,
-        dict(pad_values or {}),
+        pad_values,
         check_unchecked(name, unchecked, sizes),
+        has_preprocess=has_preprocess,
     )
     bucketing = replace(bucketing, oversize=_complete_oversize(bucketing, oversize))
     _check_masks(bucketing)
@@ -171,17 +175,12 @@ def make_bucketing(
     for variable, kind in bucketing.oversize.items():
         if kind == "split":
             _check_splittable(bucketing, variable)
-    nonzero = {name: value for name, value in bucketing.pad_values.items() if value != 0}
-    return replace(bucketing, pad_values=nonzero)
+    return replace(bucketing, pad_values={n: v for n, v in pad_values.items() if v != 0})
 
 
 def is_plain(dimension: Dim, variable: str) -> bool:
     """Returns whether a dimension is this variable and nothing else."""
     return str(dimension) == variable
-
-
-def _list_variables(avals: Mapping[str, Aval]) -> list[str]:
-    return sorted({v for aval in avals.values() for v in variables_in(aval)})
 
 
 def _validate_sizes(name: str, variable: str, values: Any) -> tuple[int, ...]:
@@ -197,14 +196,14 @@ def _validate_sizes(name: str, variable: str, values: Any) -> tuple[int, ...]:
         raise ShapeError(Message(place, ": there must be at least one bucket"))
     for size in sizes:
         if not 1 <= size < 2**31:
-            why = "Size 0 needs no bucket." if size == 0 else ""
-            text = f": {size} is not a valid bucket: buckets are from 1 to {2**31 - 1}. {why}"
-            raise ShapeError(Message(place, text.rstrip()))
+            hint = " Size 0 needs no bucket." if size == 0 else ""
+            problem = f": {size} is not a valid bucket: buckets are from 1 to {2**31 - 1}.{hint}"
+            raise ShapeError(Message(place, problem))
     for before, after in itertools.pairwise(sizes):
         if after <= before:
-            better = Argument("buckets", {variable: tuple(sorted(set(sizes)))})
+            increasing = Argument("buckets", {variable: tuple(sorted(set(sizes)))})
             problem = f": buckets must increase, and {after} follows {before}. Write "
-            raise ShapeError(Message(place, problem, better, "."))
+            raise ShapeError(Message(place, problem, increasing, "."))
     return tuple(sizes)
 
 
@@ -217,9 +216,8 @@ def _complete_oversize(bucketing: Bucketing, oversize: Any) -> dict[str, Oversiz
         if kind not in get_args(Oversize):
             near = did_you_mean(str(kind), get_args(Oversize), quoted=True)
             raise ShapeError(f"{name}: oversize={kind!r}: expected 'split' or 'as is'{near}")
-    # Positions may depend on the whole sequence: it is cut only if the user asks for it.
-    defaults: dict[str, Oversize] = {v: "split" if v == bucketing.batch else "as is" for v in sizes}
-    return {variable: by_variable.get(variable, defaults[variable]) for variable in sizes}
+    # Positions may depend on the whole sequence, so only the batch is cut by default.
+    return {v: by_variable.get(v, "split" if v == bucketing.batch else "as is") for v in sizes}
 
 
 def _check_masks(bucketing: Bucketing) -> None:
@@ -268,7 +266,7 @@ def _check_variables_known(bucketing: Bucketing) -> None:
         )
     known |= {definition.variable for definition in bucketing.plan.definitions}
     for mask in bucketing.masks:
-        unknown = sorted(set(_list_variables({mask: bucketing.inputs[mask]})) - known)
+        unknown = sorted(variables_in(bucketing.inputs[mask]) - known)
         if unknown:
             raise ShapeError(
                 Message(
@@ -282,18 +280,17 @@ def _check_variables_known(bucketing: Bucketing) -> None:
 
 def _check_constraints(bucketing: Bucketing) -> None:
     for constraint in bucketing.constraints:
-        names = constraint.variables()
-        bucketed = sorted(names & set(bucketing.sizes))
-        if not bucketed:
+        names = sorted(constraint.variables())
+        if bucketing.sizes.keys().isdisjoint(names):
             continue
-        if names - set(bucketing.sizes):
+        if not bucketing.sizes.keys() >= set(names):
             _check_padding_keeps(bucketing, constraint)
             continue
-        for sizes in itertools.product(*(bucketing.sizes[v] for v in bucketed)):
-            values = dict(zip(bucketed, sizes, strict=True))
+        for sizes in itertools.product(*(bucketing.sizes[v] for v in names)):
+            values = dict(zip(names, sizes, strict=True))
             if not constraint.holds(values):
                 raise ShapeError(
-                    f"{bucketing.name}: the bucket {format_sizes(values)} violates {constraint}, "
+                    f"{bucketing.name}: the bucket {format_values(values)} violates {constraint}, "
                     f"which the function demands.{_suggest_size(bucketing, values)}"
                 )
 
@@ -304,8 +301,8 @@ def _check_padding_keeps(bucketing: Bucketing, constraint: Comparison) -> None:
             others = " and ".join(sorted(constraint.variables() - set(bucketing.sizes)))
             raise ShapeError(
                 f"{bucketing.name}: the function demands {constraint}, which holds for "
-                f"{format_sizes(smaller)}, but not after padding to "
-                f"{format_sizes(values)}. Give {others} buckets too."
+                f"{format_values(smaller)}, but not after padding to "
+                f"{format_values(values)}. Give {others} buckets too."
             )
 
 
@@ -313,15 +310,15 @@ def _suggest_size(bucketing: Bucketing, values: Mapping[str, int]) -> str:
     if len(values) != 1:
         return ""
     ((variable, size),) = values.items()
-    own = [c for c in bucketing.constraints if c.variables() == {variable}]
+    constraints = [c for c in bucketing.constraints if c.variables() == {variable}]
     for larger in range(size + 1, size + _MAX_SEARCH):
-        if all(c.holds({variable: larger}) for c in own):
+        if all(c.holds({variable: larger}) for c in constraints):
             return f" The next size that satisfies it is {larger}."
     return ""
 
 
 def _check_growth(bucketing: Bucketing) -> None:
-    """Raises if a dimension of an input is larger before padding than after it."""
+    """Raises if a dimension of an input is larger before padding than afterwards."""
     for name, aval in bucketing.inputs.items():
         for dimension in aval.op_shape:
             if not bucketing.has_bucketed_variable(dimension):
@@ -331,15 +328,15 @@ def _check_growth(bucketing: Bucketing) -> None:
                 if before > after or after < 0:
                     raise ShapeError(
                         f"{bucketing.name}: {name}: {aval}: the dimension {dimension} is {before} "
-                        f"for {format_sizes(smaller)} and {after} for the bucket "
-                        f"{format_sizes(values)}: padding cannot shrink a dimension."
+                        f"for {format_values(smaller)} and {after} for the bucket "
+                        f"{format_values(values)}: padding cannot shrink a dimension."
                     )
 
 
 def _iterate_paddings(
     bucketing: Bucketing, names: Sequence[str]
 ) -> Iterator[tuple[dict[str, int], dict[str, int]]]:
-    """Yields sizes of some variables, each time before and after one is padded to its bucket."""
+    """Yields sizes of some variables, before and after one of them is padded to its bucket."""
     for buckets in itertools.product(*(bucketing.sizes.get(n, (1, 2, 3, 8)) for n in names)):
         values = dict(zip(names, buckets, strict=True))
         for name in names:
@@ -367,16 +364,16 @@ def _check_splittable(bucketing: Bucketing, variable: str) -> None:
                 )
 
 
-def format_sizes(values: Mapping[str, int]) -> str:
+def format_values(values: Mapping[str, int]) -> str:
     """Formats sizes for a message: "b = 3, l = 8"."""
     return ", ".join(f"{variable} = {size}" for variable, size in values.items())
 
 
 def check_buckets(name: str, buckets: Any) -> None:
-    """Raises unless buckets are a mapping.
+    """Checks that buckets are a mapping.
 
     Raises:
-      ShapeError: they are not.
+      ShapeError: they are no mapping.
     """
     if not isinstance(buckets, Mapping):
         raise ShapeError(
@@ -386,34 +383,28 @@ def check_buckets(name: str, buckets: Any) -> None:
 
 
 def check_variables(name: str, buckets: Iterable[str], inputs: Mapping[str, Aval]) -> None:
-    """Raises if buckets are for a name that is not a dimension variable.
+    """Checks that buckets are for dimension variables of the inputs.
 
     Raises:
-      ShapeError: the message suggests what was probably meant.
+      ShapeError: a name is no variable; the message suggests what was probably meant.
     """
-    known = sorted({v for aval in inputs.values() for v in variables_in(aval)})
+    variables = sorted({v for aval in inputs.values() for v in variables_in(aval)})
     shapes = ", ".join(f"{n}: {aval}" for n, aval in inputs.items()) or "none"
     for variable in buckets:
-        if variable in known:
+        if variable in variables:
             continue
-        if not known:
-            shapes_argument = Argument("polymorphic_shapes", f"({variable}, ...)")
+        if not variables:
             raise ShapeError(
                 Message(
                     f"{name}: buckets are for dimension variables, and its inputs have none "
                     f"({shapes}). Export the function with ",
-                    shapes_argument,
+                    Argument("polymorphic_shapes", f"({variable}, ...)"),
                     ".",
                 )
             )
-        near = did_you_mean(str(variable), known, quoted=True) or f" ({shapes})."
-        raise ShapeError(
-            Message(
-                f"{name}: ",
-                Argument("buckets"),
-                f" for {variable!r}, which is not a dimension variable of its inputs{near}",
-            )
-        )
+        near = did_you_mean(str(variable), variables, quoted=True) or f" ({shapes})."
+        problem = f" for {variable!r}, which is not a dimension variable of its inputs{near}"
+        raise ShapeError(Message(f"{name}: ", Argument("buckets"), problem))
 
 
 def check_inputs(
@@ -423,12 +414,17 @@ def check_inputs(
     pad_values: Mapping[str, Any],
     before: Collection[str] = (),
 ) -> None:
-    """Raises if masks or pad values are for a name that is not an input of the function.
+    """Checks that masks and pad values are for inputs of the function.
 
-    `before` are the inputs of preprocess, if there is one.
+    Args:
+      name: the name of the signature, for messages.
+      inputs: the inputs of the function.
+      masks: the masks.
+      pad_values: the pad values by input.
+      before: the inputs of preprocess, if there is one.
 
     Raises:
-      ShapeError: the message suggests what was probably meant.
+      ShapeError: a name is no input; the message suggests what was probably meant.
     """
     if not isinstance(pad_values, Mapping):
         raise ShapeError(f"{name}: pad_values={pad_values!r}: expected a dict, as {{'ids': 1}}")
@@ -461,11 +457,6 @@ def check_unchecked(
     for variable in variables:
         if variable not in bucketed:
             near = did_you_mean(str(variable), bucketed, quoted=True)
-            raise ShapeError(
-                Message(
-                    f"{name}: ",
-                    Argument("unchecked_padding"),
-                    f" names {variable!r}, which has no buckets{near}",
-                )
-            )
+            problem = f" names {variable!r}, which has no buckets{near}"
+            raise ShapeError(Message(f"{name}: ", Argument("unchecked_padding"), problem))
     return tuple(dict.fromkeys(variables))

@@ -54,14 +54,15 @@ def pad_to_buckets(
     gradients: PieceGradients | None = None,
     pull: InputsPull | None = None,
 ) -> NamedCall:
-    """Extends `call` to inputs of any size, while it runs at the sizes of its buckets only.
+    """Makes a function of inputs of any size that calls `call` at the sizes of its buckets only.
 
     Pads each input to the next bucket, with zeros or its number in `bucketing.pad_values`, and
-    slices each result to its size without padding. A size that is a bucket is not copied. Size 0
-    gives empty results, from the smallest bucket. `bucketing.oversize` says how larger sizes run.
+    slices each result to its size without padding. Tensors of a bucket's size are not copied. Size
+    0 gives empty results, from the smallest bucket. `bucketing.oversize` says how larger sizes run.
 
-    It works eagerly, in a tf.function with known and with unknown sizes, under a gradient tape of
-    any order, and in a SavedModel; not within jit_compile=True, which would compile each size.
+    The function works eagerly, in a tf.function with known and with unknown sizes, under gradient
+    tapes of any order, and in a SavedModel; not within jit_compile=True, which would compile each
+    size.
 
     Args:
       call: takes all of `bucketing.inputs` and the held tensors, returns all of its outputs.
@@ -176,7 +177,6 @@ def pad_inputs(
 
 
 def _convert_inputs(bucketing: Bucketing, tensors: Tensors) -> dict[str, Any]:
-    """Converts the inputs to tensors of the expected ranks and dtypes."""
     avals = bucketing.passed_inputs()
     problems = [f"the input {name!r} is missing" for name in avals if name not in tensors]
     for name in tensors:
@@ -270,7 +270,7 @@ def _choose_bucket(bucketing: Bucketing, variable: str, size: Any) -> Any:
     if isinstance(size, int):
         return bucketing.find_bucket(variable, size) or size
     buckets = bucketing.sizes[variable]
-    # On the CPU, where the sizes are: it would have to wait for an op on a GPU.
+    # On the CPU, where the sizes are, so that nothing waits for a GPU.
     with tf.device("/device:CPU:0"):
         too_small = tf.constant((-1, *buckets[:-1])) < size
         bucket = tf.reduce_max(tf.where(too_small, tf.constant(buckets), 0))

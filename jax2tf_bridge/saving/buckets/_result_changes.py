@@ -1,4 +1,4 @@
-"""Finds results that padding changes by more than rounding noise, and writes the error."""
+"""Finds results that padding changes by more than rounding noise, and makes the error."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ depends on all rows. The tolerance is a few hundred roundings; for narrow dtypes
 """
 
 NARROW_PROGRAM_TOLERANCE = {"float64": 1e-3, "float32": 2e-2, "float16": 2e-2, "bfloat16": 5e-2}
-"""Tolerance for results of programs that were compiled for different sizes, also relative.
+"""Tolerance for results of programs for different sizes, if they may compute in narrow floats.
 
-Such programs add in different orders, and this one is for an unknown precision: functions of
-float32 often compute in bfloat16, which rounds by 0.8 percent, and GPUs multiply in TensorFloat-32.
+It is relative as well. Such programs add in different orders. Functions of float32 often compute in
+bfloat16, which rounds by 0.8 percent, and GPUs multiply in TensorFloat-32.
 """
 
 WIDE_PROGRAM_TOLERANCE = {"float64": 1e-8, "float32": 1e-3}
-"""The same for functions without narrow floats, on a CPU: some thousand roundings."""
+"""Tolerance for the same without narrow floats, on a CPU: some thousand roundings."""
 
 _MAX_FLIPPED_FRACTION = 0.1
-"""Maximum fraction of integers and bools that noise may flip between programs, as in argmax.
+"""Maximum fraction of integers and bools that noise may change between programs, as in argmax.
 
-With fewer than ten numbers, none may differ.
+If there are fewer than ten, none may differ.
 """
 
 
@@ -60,9 +60,9 @@ class ResultChange:
     Attributes:
       output: the name of the output.
       largest: the largest change.
-      ratio: its ratio to the largest number, or the fraction of integers that changed.
+      ratio: its ratio to the largest number; for integers, the fraction that changed.
       index: the index of the largest change.
-      values: the number there, before and after.
+      values: the numbers at that index, before and after.
     """
 
     output: str
@@ -115,13 +115,10 @@ def find_change(
 
 
 def choose_tolerance(portable: PortableFunction) -> Mapping[str, float]:
-    """Chooses the tolerance for programs of a function that are compiled for different sizes."""
-    has_gpu = bool(tf.config.list_logical_devices("GPU"))
-    return (
-        NARROW_PROGRAM_TOLERANCE
-        if has_gpu or _has_narrow_floats(portable)
-        else WIDE_PROGRAM_TOLERANCE
-    )
+    """Chooses the tolerance for programs of a function for different sizes."""
+    if tf.config.list_logical_devices("GPU") or _has_narrow_floats(portable):
+        return NARROW_PROGRAM_TOLERANCE
+    return WIDE_PROGRAM_TOLERANCE
 
 
 def _has_narrow_floats(portable: PortableFunction) -> bool:
@@ -145,7 +142,7 @@ def _is_narrow(element: str) -> bool:
 
 def _find_tolerance(dtype: tf.DType, allowed: Mapping[str, float]) -> float:
     row = find_dtype(dtype.name)
-    return allowed.get(row.real if row else "", 0.15)  # 8 bits and fewer: about one rounding
+    return allowed.get(row.real if row else "", 0.15)  # about one rounding of 8 bits and fewer
 
 
 def _to_numbers(tensor: Any) -> Any:

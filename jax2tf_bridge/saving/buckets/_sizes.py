@@ -17,7 +17,9 @@ from jax2tf_bridge.saving.buckets._buckets import Bucketing
 from shape_poly import Comparison, SymbolicScope, sample_sizes, variables_of
 
 SMALLEST = (*range(1, 33), 48, 64, 96, 100, 128, 224, 256, 299, 384, 512, 768, 1000, 1024)
+"""Sizes to try for the smallest ones that a function takes."""
 TYPICAL = (4, 3, 5, 8, 2, 6, 7, 16, 1, 9, 10, 12, 15, 24, 32, 64, 128, 224, 256, 512)
+"""Sizes to try for typical ones, in this order."""
 _MAX_SIZE = 1024
 """Maximum size that is chosen; larger sizes take long to run, so users have to name them."""
 
@@ -29,7 +31,7 @@ def find_sizes(
     known: Mapping[str, int],
     candidates: Sequence[int] = SMALLEST,
 ) -> dict[str, int]:
-    """Finds sizes for all variables of a signature, besides the known ones.
+    """Completes the known sizes of variables to sizes of all variables of a signature.
 
     Args:
       name: the name of the signature, for messages.
@@ -83,14 +85,18 @@ def choose_buckets(sizes: Iterable[SupportsIndex], *, at_most: int = 8) -> tuple
     >>> choose_buckets([1, 1, 1, 7, 8, 100], at_most=3)
     (1, 8, 100)
     """
-    if isinstance(at_most, bool) or not isinstance(at_most, int) or at_most < 1:
-        raise ShapeError(f"at_most={at_most!r}: at least one bucket is needed")
+    if not isinstance(sizes, Iterable):
+        raise ShapeError(
+            f"The expected sizes must be integers in a list, as [1, 8, 32]. Got: {sizes!r}."
+        )
+    if (as_integer(at_most) or 0) < 1:
+        raise ShapeError(f"at_most={at_most!r}: expected an integer, 1 or more")
     counts = Counter(map(_validate_size, sizes))
     del counts[0]
     if not counts:
-        raise ShapeError("no buckets can be chosen: no size above 0 is expected")
+        raise ShapeError("No buckets can be chosen, since no size is above 0. Pass expected sizes.")
     if max(counts) >= 2**31:
-        raise ShapeError(f"{max(counts)} is no size: they are below {2**31}")
+        raise ShapeError(f"{max(counts)} is not a size: sizes are below {2**31}")
     distinct = np.array(sorted(counts), np.int64)
     # requests[i]: the number of requests with one of the first i sizes.
     requests = np.cumsum([0, *(counts[size] for size in distinct.tolist())])
@@ -98,34 +104,34 @@ def choose_buckets(sizes: Iterable[SupportsIndex], *, at_most: int = 8) -> tuple
 
 
 def _minimize_work(distinct: _Array, requests: _Array, at_most: int) -> tuple[int, ...]:
-    """Minimizes by dynamic programming over the number of buckets and the sizes they serve."""
+    # Dynamic programming over the number of buckets and the number of sizes that they serve.
     count = len(distinct)
     # work[i]: the minimum cost of the first i sizes with the buckets so far.
     work = np.full(count + 1, np.inf)
     work[0] = 0
     choices: list[_Array] = []
     for _ in range(at_most):
-        next_work, before = np.full(count + 1, np.inf), np.zeros(count + 1, np.int64)
+        next_work, starts = np.full(count + 1, np.inf), np.zeros(count + 1, np.int64)
         for last in range(1, count + 1):
             # The sizes from `first` to `last` share one bucket.
             costs = work[:last] + distinct[last - 1] * (requests[last] - requests[:last])
-            before[last] = first = costs.argmin()
+            starts[last] = first = costs.argmin()
             next_work[last] = costs[first]
         work = next_work
-        choices.append(before)
+        choices.append(starts)
     buckets = []
     last = count
-    for before in reversed(choices):
+    for starts in reversed(choices):
         buckets.append(int(distinct[last - 1]))
-        last = int(before[last])
+        last = int(starts[last])
     return tuple(reversed(buckets))
 
 
 def _validate_size(value: object) -> int:
     if (size := as_integer(value)) is None:
-        raise ShapeError(f"{value!r} is no size: expected an integer")
+        raise ShapeError(f"{value!r} is not a size: expected an integer")
     if size < 0:
-        raise ShapeError(f"{size} is no size: it is negative")
+        raise ShapeError(f"{size} is not a size: it is negative")
     return size
 
 
@@ -133,7 +139,7 @@ _MAX_SEARCH = 256
 """Maximum distance below a bucket at which a valid size of the function is searched."""
 
 _MIN_TRIAL_BUCKET = 8
-"""Size that replaces larger buckets in the trial, to save time.
+"""Minimum size that replaces a larger bucket in the trial, to save time.
 
 A function that mixes positions does so at every size at which its results are finite.
 """
@@ -142,9 +148,14 @@ A function that mixes positions does so at every size at which its results are f
 class TrialSizes:
     """Sizes for the trial of one signature."""
 
-    def __init__(self, bucketing: Bucketing, *, small: bool = True) -> None:
-        """Chooses small sizes in place of the user's buckets, if `small`."""
-        self._bucketing, self._small = bucketing, small
+    def __init__(self, bucketing: Bucketing, *, is_small: bool = True) -> None:
+        """Chooses sizes.
+
+        Args:
+          bucketing: the buckets of the signature.
+          is_small: whether small sizes may replace the user's buckets.
+        """
+        self._bucketing, self._is_small = bucketing, is_small
 
     def list_checked(self) -> list[str]:
         """Lists the padded variables for which the user does not vouch."""
@@ -158,19 +169,19 @@ class TrialSizes:
     @functools.cached_property
     def _buckets(self) -> dict[str, int]:
         sizes = self._bucketing.sizes
-        known = [c for c in self._bucketing.constraints if c.variables() <= set(sizes)]
+        constraints = [c for c in self._bucketing.constraints if c.variables() <= set(sizes)]
         buckets = {variable: self._find_bucket(variable, _MIN_TRIAL_BUCKET) for variable in sizes}
-        if self._small and all(constraint.holds(buckets) for constraint in known):
+        if self._is_small and all(constraint.holds(buckets) for constraint in constraints):
             return buckets
         return {variable: self._find_bucket(variable, None) for variable in sizes}
 
     def _find_bucket(self, variable: str, lowest: int | None) -> int:
         larger = [size for size in self._bucketing.sizes[variable] if size > 1]
-        own = [c for c in self._bucketing.constraints if c.variables() == {variable}]
+        constraints = [c for c in self._bucketing.constraints if c.variables() == {variable}]
         smallest: int = larger[0] if larger else 1
 
         def is_valid(size: int) -> bool:
-            return all(c.holds({variable: size}) for c in own)
+            return all(c.holds({variable: size}) for c in constraints)
 
         smaller = range(smallest if lowest is None else lowest, smallest)
         candidates: list[int] = [*smaller, *larger]
@@ -181,10 +192,10 @@ class TrialSizes:
         return smallest
 
     def iterate_larger_buckets(self) -> Iterator[tuple[dict[str, int], dict[str, int]]]:
-        """Yields the buckets that are larger than the trial's.
+        """Yields combinations of buckets above the trial's; each bucket is in one of them.
 
-        Each bucket of each variable comes once. Yields the smallest sizes of all variables that are
-        padded to the buckets, and the sizes of all variables with the buckets.
+        Yields the smallest sizes of all variables that are padded to these buckets, and the sizes
+        of all variables with the buckets.
         """
         by_variable = self._bucketing.sizes
         for i in range(max(map(len, by_variable.values()))):
@@ -200,22 +211,26 @@ class TrialSizes:
                     continue
                 before = by_variable[variable][place - 1] if place else 0
                 sizes = range(before + 1, buckets[variable])
-                fitting = (n for n in sizes if self.satisfies_constraints({**least, variable: n}))
-                least[variable] = next(fitting, buckets[variable])
+                valid = (n for n in sizes if self.satisfies_constraints({**least, variable: n}))
+                least[variable] = next(valid, buckets[variable])
             yield least, full
 
     def bucket_text(self, variable: str) -> str:
-        """Names the bucket in a message; the trial may use a size that is not the user's bucket."""
+        """Names the bucket in a message; the trial's may be no bucket of the user."""
         bucket = self.bucket(variable)
-        is_users = bucket in self._bucketing.sizes[variable]
-        return f"the bucket {bucket}" if is_users else f"a bucket of {bucket}"
+        article = "the bucket" if self.are_buckets({variable: bucket}) else "a bucket of"
+        return f"{article} {bucket}"
+
+    def get_usual_size(self, variable: str) -> int:
+        """Returns two thirds of the bucket; the size may be invalid."""
+        return max(1, self.bucket(variable) * 2 // 3)
 
     def find_size_below(self, variable: str) -> int | None:
         """Finds a valid size below the bucket, with the other variables at their buckets."""
         bucket = self.bucket(variable)
-        full = self.full
-        likely = [max(1, bucket * 2 // 3), 1, *range(bucket - 1, max(0, bucket - _MAX_SEARCH), -1)]
-        return next((n for n in likely if self.satisfies_constraints({**full, variable: n})), None)
+        smaller = range(bucket - 1, max(0, bucket - _MAX_SEARCH), -1)
+        candidates = (self.get_usual_size(variable), 1, *smaller)
+        return next((n for n in candidates if self._is_valid(variable, n)), None)
 
     def find_sizes_below(self) -> dict[str, int]:
         """Finds a valid size below the bucket for each checked variable that has one."""
@@ -228,8 +243,10 @@ class TrialSizes:
 
     def find_valid(self, variable: str, sizes: range) -> int:
         """Returns the first of these sizes that is valid, or the first of all if none is."""
-        valid = (n for n in sizes if self.satisfies_constraints({**self.full, variable: n}))
-        return next(valid, sizes.start)
+        return next((n for n in sizes if self._is_valid(variable, n)), sizes.start)
+
+    def _is_valid(self, variable: str, size: int) -> bool:
+        return self.satisfies_constraints({**self.full, variable: size})
 
     @functools.cached_property
     def full(self) -> dict[str, int]:

@@ -16,11 +16,11 @@ from jax2tf_bridge.to_tensorflow import TracedOnce, opaque_to_autograph
 from shape_poly import evaluate_shape
 
 PieceKind: TypeAlias = int | Literal["whole", "sum", "first", "size"]
-"""Way to cut an argument into pieces, or to join a result.
+"""Way to cut an argument into pieces, or to join the results of the pieces.
 
 An int is the axis along which a tensor is cut or joined. For an argument, "whole" passes all of it
 to each piece, "first" passes it to the first piece and zeros to the others, and "size" passes the
-size of the piece. For a result, "sum" adds the pieces, and "first" takes that of the first piece.
+size of the piece. For a result, "sum" adds those of the pieces, and "first" takes the first one.
 """
 
 _DUAL: dict[PieceKind, PieceKind] = {"whole": "sum", "sum": "whole", "first": "first"}
@@ -54,7 +54,7 @@ class PieceGradients:
     """Gradients of functions over pieces, as TF functions that a SavedModel can hold.
 
     Attributes:
-      gradient_problem: returns the reason why the gradient of an order has no gradient, or None.
+      gradient_problem: returns the reason why the derivative of an order has no gradient, or None.
     """
 
     gradient_problem: Callable[[int], str | None]
@@ -100,8 +100,9 @@ class PiecewiseFunction:
       results: the results.
       gradient_problem: as in `PieceGradients`.
       order: 0 for the function itself, 1 for its gradient, ...
-      pull: the gradient of `run_piece`, from its arguments and the cotangents of its results;
-        without it TensorFlow differentiates `run_piece`, which then runs once more.
+      pull: the gradient of `run_piece`: maps its arguments and the cotangents of its results to
+        cotangents of its arguments. Without it, TensorFlow runs `run_piece` again to differentiate
+        it.
     """
 
     run_piece: Callable[..., Sequence[tf.Tensor]]
@@ -113,7 +114,6 @@ class PiecewiseFunction:
     pull: Callable[..., Sequence[tf.Tensor]] | None = None
 
     def __call__(self, *args: tf.Tensor) -> list[tf.Tensor]:
-        """Runs the function over the pieces and joins the results."""
         if (why := self.gradient_problem(self.order)) is not None:
             return [tf.raw_ops.PreventGradient(input=r, message=why) for r in self._run(args)]
 
@@ -261,7 +261,6 @@ def cut(tensor: Any, axis: int, start: Any, size: Any) -> Any:
 
 
 def _slice_bounds(rank: int, axis: int, start: Any, size: Any) -> tuple[Any, Any]:
-    """Returns `begin` and `size` of tf.slice along an axis."""
     begin = tf.stack([start if i == axis else 0 for i in range(rank)])
     sizes = tf.stack([size if i == axis else -1 for i in range(rank)])
     return begin, sizes
@@ -302,7 +301,7 @@ def _move_from_front(tensor: Any, axis: int) -> Any:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Tensors that a function takes; or their cotangents, where None stands for zeros.
+    """Tensors that a function takes; or their cotangents, in which None means zeros.
 
     Attributes:
       named: the inputs of the signature by name.
@@ -412,7 +411,7 @@ class SplitFunction:
             cotangents = dict(zip(targets, args[len(arguments) :], strict=True))
             pulled = self.pull(*unflatten(args), cotangents)
             named, _, sizes = kinds
-            # Sizes have no cotangents; they are integers, so the list below leaves them out.
+            # Sizes are integers, so the list below leaves their places out.
             by_argument = tf.nest.flatten(
                 ({n: pulled.named.get(n) for n in named}, list(pulled.held), sizes)
             )
@@ -437,7 +436,6 @@ class SplitFunction:
         return Slot("first" if axis is None else axis, spec)
 
     def _unroll(self, inputs: Inputs, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Runs the pieces of a known size one after another."""
         size = values[self.variable]
         pieces = []
         for start in range(0, size, self._largest):

@@ -17,7 +17,7 @@ from jax2tf_bridge._dtypes import NARROW_FLOATS
 from jax2tf_bridge.comparing import DRAWS, FULL_DRAWS, Draw, PlausibleInputs
 from jax2tf_bridge.errors import Argument, Message, UnsoundBucketsError
 from jax2tf_bridge.portable import Aval
-from jax2tf_bridge.saving.buckets._buckets import Bucketing, format_sizes
+from jax2tf_bridge.saving.buckets._buckets import Bucketing, format_values
 from jax2tf_bridge.saving.buckets._padding import NamedCall, pad_inputs, run_padded, slice_result
 from jax2tf_bridge.saving.buckets._result_changes import (
     NARROW_PROGRAM_TOLERANCE,
@@ -36,13 +36,13 @@ _MAX_CACHED_BYTES = 2**26
 """Maximum size of the results that one trial caches, in bytes."""
 
 _NEIGHBOR_DRAWS: tuple[Draw, ...] = ("full", "negative", "prefix", "short")
-"""Draw of the neighboring rows for each draw of `DRAWS`, such as numbers of the other sign."""
+"""Draws of the neighboring rows, one for each of `DRAWS`, such as numbers of the other sign."""
 
 _WEIGHT_SCALE = 0.1
 """Standard deviation of the numbers that replace degenerate weights."""
 
 Step: TypeAlias = Callable[[], None]
-"""Called after each part of a trial."""
+"""Function that is called after each part of a trial."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class TrialReport:
 
     Attributes:
       any_padding: whether sequences may be padded with any values.
-      notes: warnings for people, where padding yields infinity or NaN. No result changes, but
-        gradients with respect to weights become NaN.
+      notes: warnings for people about outputs that padding makes infinite or NaN. No result
+        changes, but gradients with respect to weights become NaN.
     """
 
     any_padding: bool
@@ -74,12 +74,12 @@ def check_rows(
 ) -> TrialReport:
     """Raises if the padding of a bucket changes the results.
 
-    Compares the results for sizes below a bucket without padding and with the padding that is used
-    later. TensorFlow Serving batches rows with rows of other requests, so rows also run beside
-    other rows, in one program, unless a mask tells the function which are real. Where larger sizes
-    are split, compares a whole with its pieces. All this uses small sizes and two programs. Then
-    each larger bucket runs once, and must give no NaN or infinity that the small sizes do not
-    give. The inputs are drawn to resemble requests (`PlausibleInputs`).
+    Compares results at sizes below a bucket without padding and with the padding of the bucket.
+    TensorFlow Serving batches rows with rows of other requests, so rows also run beside other
+    rows, in one program, unless a mask marks the real ones. If larger sizes are split, compares a
+    whole with its pieces. All this takes small sizes and two programs. Then each larger bucket runs
+    once; its results must be finite if those of the small sizes are. The inputs are drawn to
+    resemble requests (`PlausibleInputs`).
 
     Args:
       call: the function at the sizes of its buckets, with the weights to be saved.
@@ -89,14 +89,15 @@ def check_rows(
       step: called `count_trial_steps(bucketing)` times, as the trial goes on.
 
     Raises:
-      UnsoundBucketsError: a result changes; has the output, size, bucket and largest difference.
+      UnsoundBucketsError: a result changes. The error has the output, the size, the bucket and the
+        largest difference.
       ShapeError: no sizes satisfy the constraints.
       tf.errors.OpError: the function cannot run here.
     """
     sizes = TrialSizes(bucketing)
     trial = _Trial(_cache_results(call), bucketing, sizes, dict(example or {}), tolerance)
-    if trial.list_silent_outputs():
-        trial = dataclasses.replace(trial, sizes=TrialSizes(bucketing, small=False))
+    if trial.has_silent_outputs():
+        trial = dataclasses.replace(trial, sizes=TrialSizes(bucketing, is_small=False))
     trial.check_padding()
     step()
     trial.check_row_independence()
@@ -111,10 +112,7 @@ def check_rows(
 
 
 def _cache_results(call: NamedCall) -> NamedCall:
-    """Caches the results of a function, since some are compared several times.
-
-    Beyond `_MAX_CACHED_BYTES` results are not cached, and the function runs again.
-    """
+    """Caches up to `_MAX_CACHED_BYTES` of results, since some are compared several times."""
     cache: dict[Hashable, Mapping[str, Any]] = {}
     room = _MAX_CACHED_BYTES
 
@@ -156,12 +154,12 @@ class _Trial:
             self.example,
         )
 
-    def list_silent_outputs(self) -> list[str]:
-        """Lists the outputs that padding cannot change, since all their finite numbers are 0."""
+    def has_silent_outputs(self) -> bool:
+        """Returns whether some output is only 0, infinity or NaN, which padding does not change."""
         full, below = self.sizes.full, self.sizes.find_sizes_below()
         values = {**full, **below}
         if not below:
-            return []
+            return False
         if not self.sizes.satisfies_constraints(values):
             values = full
         silent = list(self.bucketing.outputs)
@@ -169,8 +167,8 @@ class _Trial:
             results = self._run(tensors, values, values)
             silent = [name for name in silent if not has_nonzero(results[name])]
             if not silent:
-                break
-        return silent
+                return False
+        return True
 
     def check_padding(self) -> None:
         """Pads all variables at once; if a result changes, pads each alone to name the cause."""
@@ -180,17 +178,16 @@ class _Trial:
             error = self._find_padding_error(below)
             if error is None:
                 return
-        for variable, size in below.items():
-            alone = self._find_padding_error({variable: size})
-            if alone is not None:
-                raise alone
+        errors = (self._find_padding_error({variable: size}) for variable, size in below.items())
+        error = next(filter(None, errors), error)
         if error is not None:
             raise error
 
     def check_row_independence(self) -> None:
         """Raises if rows of other requests change results.
 
-        Sequences of a single valid size cannot be padded in a trial, so other values follow them.
+        A sequence that has only one valid size cannot be padded in a trial. It is compared as rows
+        are: with other values after it.
         """
         batch = self.bucketing.batch
         for variable in self.sizes.list_checked():
@@ -199,44 +196,41 @@ class _Trial:
                 continue
             bucket = self.sizes.bucket(variable)
             # A size that the function does not take by itself may be padded to one that it takes.
-            usual = max(1, bucket * 2 // 3)
+            usual = self.sizes.get_usual_size(variable)
             for smaller in dict.fromkeys((usual if size is None else size, usual)):
-                worst = self._find_change_by_neighbors({variable: smaller})
-                if worst is not None:
-                    raise worst.error(
-                        self.bucketing,
-                        {variable: smaller},
-                        {variable: bucket},
-                        f"the content beyond {variable} = {smaller} in "
-                        f"{self.sizes.bucket_text(variable)} changes",
-                        format_remedy(
-                            self.bucketing, self.plausible, [variable], mixes_rows=variable == batch
-                        ),
-                    )
+                change = self._find_change_by_neighbors({variable: smaller})
+                if change is None:
+                    continue
+                place = f"{variable} = {smaller} in {self.sizes.bucket_text(variable)}"
+                raise change.error(
+                    self.bucketing,
+                    {variable: smaller},
+                    {variable: bucket},
+                    f"the content beyond {place} changes",
+                    format_remedy(
+                        self.bucketing, self.plausible, [variable], mixes_rows=variable == batch
+                    ),
+                )
 
     def allows_any_padding(self) -> bool:
-        checked, sequences = self.sizes.list_checked(), self.bucketing.sequences
-        if (
-            self.bucketing.batch is None
-            or self.bucketing.masks
-            or not set(sequences) <= set(checked)
-        ):
+        bucketing = self.bucketing
+        are_checked = set(bucketing.sequences) <= set(self.sizes.list_checked())
+        if bucketing.batch is None or bucketing.masks or not are_checked:
             return False
-        below = {v: max(1, self.sizes.bucket(v) * 2 // 3) for v in sequences}
+        below = {v: self.sizes.get_usual_size(v) for v in bucketing.sequences}
         return not below or self._find_change_by_neighbors(below) is None
 
     def check_pieces(self, variable: str) -> None:
         bucket = self.sizes.bucket(variable)
         if bucket == 1:
-            self._compare_in_pieces(variable, self.sizes.find_valid(variable, range(2, 1024)), 1)
-            return
-        below = self.sizes.find_size_below(variable)
-        self._compare_in_pieces(
-            variable, bucket, max(1, bucket * 2 // 3) if below is None else below
-        )
+            size, first = self.sizes.find_valid(variable, range(2, 1024)), 1
+        else:
+            below = self.sizes.find_size_below(variable)
+            size, first = bucket, below or self.sizes.get_usual_size(variable)
+        self._compare_in_pieces(variable, size, first)
 
     def check_larger_buckets(self) -> None:
-        """Raises if a larger bucket gives NaN or infinity where the small trial sizes do not.
+        """Raises if an output is finite at the small sizes of the trial, but not at larger buckets.
 
         Small sizes do not reach the limits of a function, such as the length of a position table.
         """
@@ -247,10 +241,11 @@ class _Trial:
         finite = self._find_finite_outputs(small, small, self.bucketing.outputs)
         for least, full in buckets:
             for sizes in (least, full):
-                bad = finite - self._find_finite_outputs(sizes, full, finite)
-                if bad:
-                    alone = self._find_finite_outputs(sizes, sizes, bad)
-                    raise self._make_not_finite_error(min(bad), sizes, full, bad <= alone)
+                not_finite = finite - self._find_finite_outputs(sizes, full, finite)
+                if not_finite:
+                    unpadded = self._find_finite_outputs(sizes, sizes, not_finite)
+                    is_padding = not_finite <= unpadded
+                    raise self._make_not_finite_error(min(not_finite), sizes, full, is_padding)
 
     def _find_finite_outputs(
         self, values: Mapping[str, int], targets: Mapping[str, int], names: Iterable[str]
@@ -275,13 +270,13 @@ class _Trial:
         size, bucket, small = ({v: values[v] for v in variables} for values in (sizes, full, trial))
         if is_padding:
             problem = (
-                f"padding {format_sizes(size)} to the bucket {format_sizes(bucket)} makes the "
+                f"padding {format_values(size)} to the bucket {format_values(bucket)} makes the "
                 f"output {output!r} infinite or NaN; without padding it is finite"
             )
         else:
             problem = (
-                f"the output {output!r} is infinite or NaN at {format_sizes(size)}, in the bucket "
-                f"{format_sizes(bucket)}; at {format_sizes(small)} it is finite"
+                f"the output {output!r} is infinite or NaN at {format_values(size)}, in the bucket "
+                f"{format_values(bucket)}; at {format_values(small)} it is finite"
             )
         names = " and ".join(variables)
         return UnsoundBucketsError(
@@ -322,7 +317,7 @@ class _Trial:
     def _find_not_finite_output(self, variable: str) -> str | None:
         """Finds an output that padding along a variable makes infinite or NaN."""
         full = self.sizes.full
-        values = {**full, variable: max(1, self.sizes.bucket(variable) * 2 // 3)}
+        values = {**full, variable: self.sizes.get_usual_size(variable)}
         real = next(self._draw_inputs(full, ("prefix",)))
         cut = self._cut(self.bucketing.passed_inputs(), real, values)
         padded = self.call(pad_inputs(self.bucketing, cut, values, full))
@@ -338,28 +333,27 @@ class _Trial:
         for tensors in self._draw_inputs(values, DRAWS):
             whole = self._run(tensors, values, values)
             padded = self._run(tensors, values, full)
-            worst = self._find_worst(whole, padded, self.tolerance)
-            if worst is not None:
+            change = self._find_largest_change(whole, padded, self.tolerance)
+            if change is not None:
                 bucket = {variable: full[variable] for variable in smaller}
                 target = "the bucket " if self.sizes.are_buckets(bucket) else ""
-                return worst.error(
+                return change.error(
                     self.bucketing,
                     smaller,
                     bucket,
-                    f"padding {format_sizes(smaller)} to {target}{format_sizes(bucket)} changes",
+                    f"padding {format_values(smaller)} to {target}{format_values(bucket)} changes",
                     format_remedy(self.bucketing, self.plausible, list(smaller)),
                 )
         return None
 
     def _find_change_by_neighbors(self, smaller: Mapping[str, int]) -> ResultChange | None:
-        """Compares results with those for other numbers after these sizes, in one program."""
+        """Compares results with those beside other numbers beyond these sizes, in one program."""
         full = self.sizes.full
         values = {**full, **smaller}
         # Neighbors are drawn separately, and rows of examples are reordered.
-        shifts = {v: int(size) for v, size in smaller.items()}
         for tensors, neighbors in zip(
             self._draw_inputs(values, DRAWS),
-            self._draw_inputs(full, _NEIGHBOR_DRAWS, seed=1, shifts=shifts),
+            self._draw_inputs(full, _NEIGHBOR_DRAWS, seed=1, shifts=smaller),
             strict=True,
         ):
             filled = {name: _fill_up(tensors[name], neighbors[name]) for name in tensors}
@@ -368,9 +362,9 @@ class _Trial:
             beside = self._run(filled, {**full, **real}, full)
             alone = self._run(tensors, values, full)
             cut = self._cut(self.bucketing.outputs, beside, values)
-            worst = self._find_worst(cut, alone, SAME_PROGRAM_TOLERANCE)
-            if worst is not None:
-                return worst
+            change = self._find_largest_change(cut, alone, SAME_PROGRAM_TOLERANCE)
+            if change is not None:
+                return change
         return None
 
     def _compare_in_pieces(self, variable: str, size: int, first: int) -> None:
@@ -387,10 +381,10 @@ class _Trial:
                 part = self._cut(inputs, tensors, values, {variable: start})
                 piece = self._run(part, values, bucket)
                 expected = self._cut(outputs, whole, values, {variable: start})
-                worst = self._find_worst(expected, piece, allowed)
-                if worst is None:
+                change = self._find_largest_change(expected, piece, allowed)
+                if change is None:
                     continue
-                raise worst.error(
+                raise change.error(
                     self.bucketing,
                     {variable: size},
                     {variable: bucket[variable]},
@@ -411,7 +405,6 @@ class _Trial:
         seed: int = 0,
         shifts: Mapping[str, int] | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """Yields tensors for all inputs, for each kind of draw."""
         plausible = self.plausible
         if shifts:
             avals = self.bucketing.passed_inputs()
@@ -436,23 +429,22 @@ class _Trial:
         avals: Mapping[str, Aval],
         tensors: Mapping[str, Any],
         values: Mapping[str, int],
-        start: Mapping[str, int] | None = None,
+        starts: Mapping[str, int] | None = None,
     ) -> dict[str, Any]:
-        """Cuts the part of sizes `values` from tensors, beginning at the `start` of a variable."""
+        """Cuts the part of sizes `values` from tensors, from the start of each variable."""
         parts = {}
         for name, aval in avals.items():
             tensor = tensors[name]
-            if start and aval.op_shape:  # tf.slice takes no scalars
-                (variable,) = start
-                begin = [start[variable] if str(d) == variable else 0 for d in aval.op_shape]
+            if starts and aval.op_shape:  # tf.slice takes no scalars
+                begin = [starts.get(str(d), 0) for d in aval.op_shape]
                 tensor = tf.slice(tensor, begin, [-1] * len(begin))
             parts[name] = slice_result(self.bucketing, aval, tensor, values)
         return parts
 
-    def _find_worst(
+    def _find_largest_change(
         self, expected: Mapping[str, Any], got: Mapping[str, Any], allowed: Mapping[str, float]
     ) -> ResultChange | None:
-        """Finds the output that differs most; None if no difference is larger than allowed."""
+        """Finds the output that changes most; None if no change is larger than allowed."""
         changes = (
             find_change(name, aval.op_dtype, expected[name], got[name], allowed)
             for name, aval in self.bucketing.outputs.items()
@@ -461,7 +453,7 @@ class _Trial:
 
 
 def _vary(aval: Aval, example: Any, shifts: Mapping[str, int]) -> Any:
-    """Rolls the rows of an example, and scales its floats unless all are 0 or 1."""
+    """Makes neighbors from an example: rolls its rows, and scales floats that are not flags."""
     array = np.asarray(example)
     for axis, dimension in enumerate(aval.op_shape):
         for variable in variables_of(dimension) & set(shifts):
@@ -481,8 +473,8 @@ def _fill_up(tensor: Any, neighbors: Any) -> Any:
 def randomize_degenerate_weights(weights: Sequence[tf.Variable]) -> Iterator[None]:
     """Replaces weights without a finite nonzero number by small random numbers, and restores them.
 
-    A layer that is initialized to zeros returns zeros even if it mixes rows. After training it
-    would not, so the trial would miss a fault.
+    A layer that is initialized to zeros returns zeros even if it mixes rows, so the trial would
+    miss a fault that appears after training.
     """
     rng = np.random.default_rng(0)
     before = [(variable, variable.read_value()) for variable in weights if _is_degenerate(variable)]

@@ -15,9 +15,10 @@ from jax2tf_bridge.saving.serving._instructions import ServingInstructions as Se
 from jax2tf_bridge.saving.serving._instructions import read_instructions as read_instructions
 from jax2tf_bridge.saving.serving._instructions import read_signature as read_signature
 from jax2tf_bridge.saving.serving._instructions import write_instructions as write_instructions
-from jax2tf_bridge.saving.serving._precompile import precompile as precompile
+from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest as WarmUpRequest
 from jax2tf_bridge.saving.serving._warm_up import encode_predict_request as encode_predict_request
 from jax2tf_bridge.saving.serving._warm_up import encode_tensor as encode_tensor
+from jax2tf_bridge.saving.serving._warm_up import precompile as precompile
 from jax2tf_bridge.saving.serving._warm_up import write_warm_up as write_warm_up
 from jax2tf_bridge.saving.serving._warm_up_requests import check_example as check_example
 from jax2tf_bridge.saving.serving._warm_up_requests import (

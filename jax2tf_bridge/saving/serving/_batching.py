@@ -31,7 +31,7 @@ _MIN_VALUES = {"num_batch_threads": 1, "batch_timeout_micros": 0, "max_enqueued_
 
 _NO_GRADIENT = (
     "The signature {0} joins the requests of several callers, so it has no gradient. Call the "
-    "method {0} of the loaded model instead, which has one."
+    "method {0} of the loaded model, which has a gradient."
 )
 
 
@@ -76,7 +76,7 @@ def find_batch_variable(bucketing: Bucketing) -> str | None:
 
 
 def find_lengths(bucketing: Bucketing) -> set[str]:
-    """Returns the variables, other than the rows, that requests choose."""
+    """Returns the variables of the inputs that are not the rows, such as lengths of sequences."""
     avals = bucketing.passed_inputs().values()
     return {v for aval in avals for v in variables_in(aval)} - {find_batch_variable(bucketing)}
 
@@ -84,11 +84,14 @@ def find_lengths(bucketing: Bucketing) -> set[str]:
 def find_obstacle(bucketing: Bucketing) -> str | None:
     """Returns the reason why rows of several requests must not be joined; None if they may."""
     batch = find_batch_variable(bucketing)
-    if batch is None:
-        return _find_row_obstacle(bucketing)
     for name, aval in (*bucketing.passed_inputs().items(), *bucketing.outputs.items()):
-        if any(batch in variables_of(dimension) for dimension in aval.op_shape[1:]):
+        first, others = aval.op_shape[:1], aval.op_shape[1:]
+        if not any(is_plain(d, variable) for d in first for variable in bucketing.sizes):
+            return f"{name}: {ServedArray.of_aval(aval)} does not begin with a bucketed size"
+        if any(batch in variables_of(dimension) for dimension in others):
             return f"{name}: {ServedArray.of_aval(aval)} has the number of rows twice"
+    if batch is None:
+        return "its inputs and outputs do not all begin with the same size"
     if bucketing.is_masked(batch):
         return "a mask says which rows are real, so rows may influence each other"
     if batch in bucketing.unchecked:
@@ -96,17 +99,12 @@ def find_obstacle(bucketing: Bucketing) -> str | None:
     return None
 
 
-def _find_row_obstacle(bucketing: Bucketing) -> str:
-    """Returns the reason why a signature has no batch variable."""
-    for name, aval in (*bucketing.passed_inputs().items(), *bucketing.outputs.items()):
-        shape = aval.op_shape
-        if not shape or not any(is_plain(shape[0], variable) for variable in bucketing.sizes):
-            return f"{name}: {ServedArray.of_aval(aval)} does not begin with a bucketed size"
-    return "its inputs and outputs do not all begin with the same size"
-
-
 def check_batching(batching: Any) -> None:
-    """Raises SavingError unless `batching` is None or has valid settings."""
+    """Checks the `batching` option.
+
+    Raises:
+      SavingError: it is neither None nor a Batching with valid settings.
+    """
     if batching is None:
         return
     if not isinstance(batching, Batching):
@@ -114,13 +112,8 @@ def check_batching(batching: Any) -> None:
     for name, smallest in _MIN_VALUES.items():
         number = as_integer(getattr(batching, name))
         if number is None or not smallest <= number < 2**31:
-            raise SavingError(
-                Message(
-                    _BATCHING,
-                    f": {name} must be an integer, {smallest} or more. "
-                    f"Got: {getattr(batching, name)!r}",
-                )
-            )
+            problem = f": {name} must be an integer from {smallest} to {2**31 - 1}."
+            raise SavingError(Message(_BATCHING, f"{problem} Got: {getattr(batching, name)!r}"))
 
 
 def make_no_buckets_error(name: str) -> SavingError:
@@ -144,10 +137,7 @@ def check_joinable(endpoints: Sequence[Endpoint]) -> None:
         bucketing = endpoint.bucketing
         if bucketing is None:
             raise make_no_buckets_error(endpoint.name)
-        if endpoint.function.updates:
-            reason: str | None = CHANGES_WEIGHTS
-        else:
-            reason = find_obstacle(bucketing)
+        reason = CHANGES_WEIGHTS if endpoint.function.updates else find_obstacle(bucketing)
         if reason is None and (lengths := find_lengths(bucketing)):
             reason = (
                 f"requests choose the size {', '.join(sorted(lengths))} beside their rows, and "
@@ -177,10 +167,10 @@ def join_requests(endpoint: Endpoint, batching: Batching, alone: Any) -> Endpoin
     assert variable is not None
     sizes = padded.bucketing.sizes[variable]
     inputs, outputs = padded.bucketing.inputs, padded.bucketing.outputs
-    # BatchFunction and tf.cond lack 8-bit floats.
-    specs = [tf.TensorSpec(_list_sizes(a), get_carried_dtype(a)) for a in inputs.values()]
+    # BatchFunction and tf.cond do not take 8-bit floats.
+    specs = [tf.TensorSpec(_list_known_sizes(a), get_carried_dtype(a)) for a in inputs.values()]
 
-    def run_with(run: NamedCall, tensors: Sequence[Any]) -> list[Any]:
+    def run_named(run: NamedCall, tensors: Sequence[Any]) -> list[Any]:
         named = {
             name: cast_if_needed(tensor, tf.as_dtype(aval.op_dtype))
             for (name, aval), tensor in zip(inputs.items(), tensors, strict=True)
@@ -190,7 +180,7 @@ def join_requests(endpoint: Endpoint, batching: Batching, alone: Any) -> Endpoin
 
     def run_rows(*tensors: Any) -> list[Any]:
         held = endpoint.function.read_held()
-        return run_with(lambda named: endpoint.function.call(Inputs(named, held)), tensors)
+        return run_named(lambda named: endpoint.function.call(Inputs(named, held)), tensors)
 
     function = tf.function(run_rows, autograph=False).get_concrete_function(*specs)
 
@@ -208,7 +198,7 @@ def join_requests(endpoint: Endpoint, batching: Batching, alone: Any) -> Endpoin
             **batching.numbers(),
         )
         for result, aval in zip(results, outputs.values(), strict=True):
-            result.set_shape(_list_sizes(aval))
+            result.set_shape(_list_known_sizes(aval))
         return list(results)
 
     def call(named: Mapping[str, Any]) -> dict[str, Any]:
@@ -219,7 +209,7 @@ def join_requests(endpoint: Endpoint, batching: Batching, alone: Any) -> Endpoin
         results = tf.cond(
             is_joined,
             lambda: run_joined(tensors),
-            lambda: run_with(lambda named: alone(**named), tensors),
+            lambda: run_named(lambda named: alone(**named), tensors),
         )
         return {
             name: _prevent_gradient(
@@ -231,7 +221,7 @@ def join_requests(endpoint: Endpoint, batching: Batching, alone: Any) -> Endpoin
     return replace(endpoint, padded=replace(padded, call=opaque_to_autograph(call)))
 
 
-def _list_sizes(aval: Aval) -> list[int | None]:
+def _list_known_sizes(aval: Aval) -> list[int | None]:
     return [None if is_symbolic_dim(d) else int(str(d)) for d in aval.op_shape]
 
 

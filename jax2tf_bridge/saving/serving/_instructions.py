@@ -33,11 +33,11 @@ from jax2tf_bridge.saving.serving._batching import (
     find_lengths,
     find_obstacle,
 )
-from jax2tf_bridge.saving.serving._precompile import cache_environment
-from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest
+from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, make_cache_environment
 from jax2tf_bridge.saving.signatures import Endpoint
 from jax2tf_bridge.serving_requests import (
     GRPC_PORT,
+    REST_DTYPES,
     REST_PORT,
     ExampleRequest,
     ServedName,
@@ -49,7 +49,7 @@ from jax2tf_bridge.serving_requests import (
 )
 from jax2tf_bridge.signatures import ServedArray, Sides
 from jax2tf_bridge.storage import AnyPath, as_path
-from shape_poly import SymbolicScope
+from shape_poly import SymbolicScope, is_symbolic_dim
 
 BATCHING_FILE = "batching_parameters.txt"
 
@@ -66,23 +66,17 @@ TensorFlow Serving's default of 4 for each core refuses requests of 32 callers o
 """
 
 _RETRY_MICROSECONDS = 1_000_000
-"""Time between two tries to load a version; there are five more after the first one."""
+"""Time between two tries to load a version, in microseconds; there are five after the first."""
 
 _LOAD_THREADS = 2
 """Number of threads that load versions.
 
-Without them, a version that cannot be loaded is tried again for five minutes, in which TensorFlow
-Serving takes up no other version, such as the one that a rollback publishes.
+By default, TensorFlow Serving tries a version that cannot be loaded for five minutes, and loads no
+other version meanwhile, such as the one that a rollback publishes.
 """
 
 _THREADS_PER_CORE = 4
 """TensorFlow Serving's default for --grpc_max_threads and --rest_api_num_threads."""
-
-_REST_DTYPES = frozenset(
-    {"bool", "string", "float32", "float64", "uint8", "uint32", "uint64"}
-    | {"int8", "int16", "int32", "int64"}
-)
-"""Dtypes that TensorFlow Serving reads and writes as JSON."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +176,7 @@ class ServedSignature:
     is_postprocessed: bool = False
     changes_weights: bool = False
 
-    def obstacle(self) -> str | None:
+    def find_obstacle(self) -> str | None:
         """Returns the reason why its requests cannot be joined; None if they can."""
         if self.changes_weights:
             return CHANGES_WEIGHTS
@@ -191,28 +185,26 @@ class ServedSignature:
         return (
             find_obstacle(self.bucketing)
             or self._find_processing_obstacle()
-            or _find_length_obstacle(self.bucketing, self.lengths())
+            or _find_length_obstacle(self.bucketing, self.find_lengths())
         )
 
-    def batch_sizes(self) -> tuple[int, ...]:
+    def get_batch_sizes(self) -> tuple[int, ...]:
         """Returns the buckets of the rows; empty if requests cannot be joined."""
-        batch = None if self.bucketing is None else find_batch_variable(self.bucketing)
-        return () if self.bucketing is None or batch is None else self.bucketing.sizes[batch]
+        if self.bucketing is None:
+            return ()
+        return self.bucketing.sizes.get(find_batch_variable(self.bucketing) or "", ())
 
-    def lengths(self) -> set[str]:
+    def find_lengths(self) -> set[str]:
         """Returns the variables, other than the rows, that requests choose."""
         if self.bucketing is None or self.is_preprocessed:
             return set()
         return find_lengths(self.bucketing)
 
     def _find_processing_obstacle(self) -> str | None:
-        """Finds an array of preprocess or postprocess that is not rows of a fixed size."""
-        arrays: dict[str, ServedArray] = {}
-        if self.is_preprocessed:
-            arrays.update(self.inputs)
-        if self.is_preprocessed or self.is_postprocessed:
-            arrays.update(self.outputs)
-        for name, array in arrays.items():
+        """Finds an array of preprocess or postprocess that does not consist of rows of one size."""
+        inputs = self.inputs if self.is_preprocessed else {}
+        outputs = self.outputs if self.is_preprocessed or self.is_postprocessed else {}
+        for name, array in (*inputs.items(), *outputs.items()):
             if not array.has_open_rows:
                 return f"{name}: {array} has no open rows"
             if array.has_open_lengths:
@@ -238,7 +230,7 @@ def make_serving_instructions(
       model_name: the name of the model in requests.
       signatures: the signatures of the model. TensorFlow Serving joins requests of all or of none.
       platforms: the platforms that the modules for XLA were lowered for.
-      environment: environment variables for the server, such as `cache_environment`.
+      environment: environment variables for the server, as from `make_cache_environment`.
       cores: the number of cores of the serving machine; by default that of this machine.
       joins_requests: whether the model joins requests itself.
       configured: the folder of the versions, if models.config beside it lists the model.
@@ -287,7 +279,7 @@ def make_serving_instructions(
             f"{', '.join(environment)} names the programs that precompile stored. They are for the "
             "TensorFlow release that stored them; another one compiles when it loads the model."
         )
-    obstacles = {s.name: reason for s in signatures if (reason := s.obstacle()) is not None}
+    obstacles = {s.name: reason for s in signatures if (reason := s.find_obstacle()) is not None}
     batching = None
     if joins_requests:
         notes.append(
@@ -316,18 +308,18 @@ def make_serving_instructions(
 def _choose_batching(
     signatures: Sequence[ServedSignature], cores: int, grpc_threads: int
 ) -> BatchingParameters:
-    """Chooses parameters for signatures whose requests can be joined.
+    """Chooses the parameters that all signatures share.
 
-    All signatures share the parameters: if their buckets differ, a size that a signature does not
-    have is padded once more.
+    If their buckets differ, TensorFlow Serving may pad to a size that is no bucket of a signature;
+    that signature then pads once more.
     """
-    sizes = {size for signature in signatures for size in signature.batch_sizes()}
+    sizes = {size for signature in signatures for size in signature.get_batch_sizes()}
     return BatchingParameters(
         tuple(sorted(sizes)),
         num_batch_threads=cores,
         # Each thread waits with one request, which may fill a batch.
         max_enqueued_batches=grpc_threads + _THREADS_PER_CORE * cores,
-        pad_variable_length_inputs=any(signature.lengths() for signature in signatures),
+        pad_variable_length_inputs=any(signature.find_lengths() for signature in signatures),
     )
 
 
@@ -358,20 +350,20 @@ def _write_batching_notes(batching: BatchingParameters, grpc_threads: int) -> li
 
 def _write_rest_notes(signatures: Iterable[ServedSignature]) -> list[str]:
     """Lists what works over gRPC only."""
-    dtypes: dict[str, None] = {}
-    texts, defaults = [], []
+    dtypes: list[str] = []
+    names, defaults = [], []
     for signature in signatures:
-        arrays = [*signature.inputs.items(), *signature.outputs.items()]
-        unknown = {name: array for name, array in arrays if array.dtype not in _REST_DTYPES}
-        if unknown:
-            dtypes.update(dict.fromkeys(array.dtype for array in unknown.values()))
-            texts.append(f"{signature.name} ({', '.join(unknown)})")
+        arrays = (*signature.inputs.items(), *signature.outputs.items())
+        others = {name: array.dtype for name, array in arrays if array.dtype not in REST_DTYPES}
+        if others:
+            dtypes += others.values()
+            names.append(f"{signature.name} ({', '.join(others)})")
         defaults += [f"{name} of {signature.name}" for name in signature.defaults]
     notes = []
-    if texts:
+    if names:
         notes.append(
-            f"The REST API has no {' and no '.join(dtypes)}, so these signatures work over gRPC "
-            f"only: {', '.join(texts)}."
+            f"The REST API has no {' and no '.join(dict.fromkeys(dtypes))}, so these signatures "
+            f"work over gRPC only: {', '.join(names)}."
         )
     if defaults:
         notes.append(
@@ -384,8 +376,8 @@ def _write_rest_notes(signatures: Iterable[ServedSignature]) -> list[str]:
 def _find_length_obstacle(bucketing: Bucketing, lengths: set[str]) -> str | None:
     """Returns the reason why TensorFlow Serving must not pad lengths; None if it may.
 
-    It pads each input with its first number, does not slice the results, and does not know masks
-    (tensorflow_serving/batching/batching_util.cc).
+    TensorFlow Serving pads each input with its first number, does not slice the results, and does
+    not know masks (tensorflow_serving/batching/batching_util.cc).
     """
     if not lengths:
         return None
@@ -456,32 +448,30 @@ def write_instructions(
         joins_requests=joins_requests,
     )
     requests = {}
-    for endpoint in endpoints:
+    for e in endpoints:
         # Sizes that satisfy unusual constraints may not be found.
         with contextlib.suppress(ShapeError):
-            request = _make_example_request(name, endpoint, served[endpoint.name], warm_up)
-            requests[endpoint.name] = request
+            requests[e.name] = _make_example_request(name, e, served[e.name], warm_up)
     return replace(instructions, requests=requests)
 
 
 def _make_example_request(
     served_name: ServedName, endpoint: Endpoint, served: Sides, warm_up: Iterable[WarmUpRequest]
 ) -> ExampleRequest:
-    """Makes the request that `inspect` makes of the files."""
+    """Makes the same request as `read_example_requests` makes of the files."""
     name, (arrays, outputs) = endpoint.name, served
     defaults = {n: np.asarray(tensor.numpy()) for n, tensor in endpoint.defaults().items()}
     pad_values = {} if endpoint.bucketing is None else endpoint.bucketing.pad_values
     inputs = {
-        n: SignatureInput(arrays[n].dtype, arrays[n].shape, defaults.get(n), pad_values.get(n, 0))
-        for n in sorted(arrays)
+        n: SignatureInput(array.dtype, array.shape, defaults.get(n), pad_values.get(n, 0))
+        for n, array in sorted(arrays.items())
     }
-    own = [r.inputs for r in warm_up if r.signature == name and has_values(r.inputs)]
-    portable = endpoint.portable
+    examples = (r.inputs for r in warm_up if r.signature == name and has_values(r.inputs))
     return ExampleRequest(
         served_name.model,
         name,
-        choose_inputs(name, inputs, portable, own[0] if own else None),
-        {n: outputs[n].dtype for n in sorted(outputs)},
+        choose_inputs(name, inputs, endpoint.portable, next(examples, None)),
+        {n: array.dtype for n, array in sorted(outputs.items())},
         served_name.label,
     )
 
@@ -492,7 +482,7 @@ def read_instructions(
     """Writes the instructions that `save` returned for a SavedModel, from its files.
 
     A model of an older bridge does not record whether sequences may be padded with any values, and
-    a model of another tool records nothing. Their requests are not joined where this matters.
+    a model of another tool records nothing. Where this matters, their requests are not joined.
 
     Args:
       contents: the contents of the SavedModel.
@@ -534,33 +524,32 @@ def read_signature(
     """
     if sidecar is None or entry.name not in sidecar[0].signatures:
         return ServedSignature(entry.name, *_read_sides(entry), None)
-    known, portable = sidecar[0].signatures[entry.name], sidecar[1][entry.name]
-    inputs = _find_avals({**known.inputs, **known.masks}, portable.inputs)
-    outputs = _find_avals(known.outputs, portable.outputs)
+    stored, portable = sidecar[0].signatures[entry.name], sidecar[1][entry.name]
+    inputs = _find_avals(stored.inputs, portable.inputs)
+    outputs = _find_avals(stored.outputs, portable.outputs)
     bucketing = None
-    if known.buckets:
+    if stored.buckets:
         constraints = (*portable.constraints, *portable.requirements)
         bucketing = Bucketing(
             entry.name,
-            inputs,
+            {**inputs, **_find_avals(stored.masks, portable.inputs)},
             outputs,
-            known.buckets,
+            stored.buckets,
             {},
-            tuple(known.masks),
+            tuple(stored.masks),
             SymbolicScope(constraints, check=False).constraints,
-            known.pad_numbers(),
-            known.unchecked_padding,
-            known.any_padding,
+            stored.pad_numbers(),
+            stored.unchecked_padding,
+            stored.any_padding,
         )
-    passed = {name: aval for name, aval in inputs.items() if name not in known.masks}
     return ServedSignature(
         entry.name,
         *_read_sides(entry),
         bucketing,
         tuple(port.name for port in entry.inputs if port.has_default),
-        is_preprocessed=not _are_of(entry.inputs, passed),
-        is_postprocessed=not _are_of(entry.outputs, outputs),
-        changes_weights=bool(known.updates),
+        is_preprocessed=not _have_types(entry.inputs, inputs),
+        is_postprocessed=not _have_types(entry.outputs, outputs),
+        changes_weights=bool(stored.updates),
     )
 
 
@@ -577,13 +566,13 @@ def _read_sides(entry: EntryPoint) -> Sides:
     return inputs, outputs
 
 
-def _are_of(ports: Iterable[SignaturePort], avals: Mapping[str, Aval]) -> bool:
-    """Returns whether the arrays in requests are those of the function."""
-    served = {port.name: port.type for port in ports}
-    return served.keys() == avals.keys() and all(
-        served[name].dtype == aval.op_dtype and served[name].shape is not None
+def _have_types(ports: Iterable[SignaturePort], avals: Mapping[str, Aval]) -> bool:
+    """Returns whether the arrays in requests have the types of the function's."""
+    types = {port.name: (port.type.dtype, port.type.shape) for port in ports}
+    return types == {
+        name: (aval.op_dtype, tuple(None if is_symbolic_dim(d) else d for d in aval.op_shape))
         for name, aval in avals.items()
-    )
+    }
 
 
 def _write_for_model(
@@ -601,7 +590,7 @@ def _write_for_model(
         name.model,
         signatures,
         platforms=sorted(platforms),
-        environment=cache_environment(locate_served_cache(path.absolute()))
+        environment=make_cache_environment(locate_served_cache(path.absolute()))
         if has_programs
         else None,
         joins_requests=joins_requests,

@@ -18,12 +18,11 @@ from jax2tf_bridge.saving.buckets import (
     TYPICAL,
     Bucketing,
     find_sizes,
-    format_sizes,
+    format_values,
 )
-from jax2tf_bridge.saving.serving._precompile import extract_first_line
-from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, make_zeros
-from jax2tf_bridge.saving.signatures import Endpoint, check_preprocess, run_preprocess
-from jax2tf_bridge.signatures import NamedPort, ServedArray, avals_of, examples_of
+from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, extract_first_line, make_zeros
+from jax2tf_bridge.saving.signatures import Endpoint, run_preprocess
+from jax2tf_bridge.signatures import NamedPort, ServedArray, avals_of, list_examples
 from jax2tf_bridge.to_tensorflow import can_have_shape
 from shape_poly import (
     Comparison,
@@ -54,43 +53,36 @@ def make_warm_up_requests(
       ShapeError: an example does not fit its input.
       SavingError: an example does not fit the preprocess, or is not a mapping.
     """
-    requests: list[WarmUpRequest] = []
     notes: list[str] = []
+    requests: list[WarmUpRequest] = []
     for endpoint in endpoints:
         if endpoint.signature.processing.preprocess is not None:
-            own, own_notes = _make_example_requests(endpoint)
-            requests += own
-            notes += own_notes
+            requests += _make_example_requests(endpoint, notes)
         elif endpoint.bucketing is not None:
             requests += make_bucket_requests(endpoint.bucketing, endpoint.example())
         else:
-            own, own_notes = _make_requests_without_buckets(endpoint)
-            requests += own
-            notes += own_notes
+            requests += _make_requests_without_buckets(endpoint, notes)
     return tuple(requests), tuple(notes)
 
 
-def _make_requests_without_buckets(
-    endpoint: Endpoint,
-) -> tuple[tuple[WarmUpRequest, ...], tuple[str, ...]]:
+def _make_requests_without_buckets(endpoint: Endpoint, notes: list[str]) -> list[WarmUpRequest]:
     name, avals, portable = endpoint.name, avals_of(endpoint.inputs), endpoint.portable
     if not any(is_symbolic_dim(d) for port in endpoint.inputs for d in port.aval.shape):
-        return (_make_request(name, avals, {}, endpoint.example()),), ()
+        return [_make_request(name, avals, {}, endpoint.example())]
     scope = SymbolicScope((*portable.constraints, *portable.requirements), check=False)
     examples = endpoint.examples()
     if not examples and not portable.target.xla:
-        return _make_small_requests(name, avals, scope.constraints)
+        return _make_small_requests(name, avals, scope.constraints, notes)
     # XLA compiles each size, so there are no requests of sizes that the user did not name.
-    requests = (
+    return [
         make_request_from_example(name, avals, scope.constraints, example) for example in examples
-    )
-    return tuple(requests), ()
+    ]
 
 
 def _make_small_requests(
-    name: str, inputs: Mapping[str, Aval], constraints: Sequence[Comparison]
-) -> tuple[tuple[WarmUpRequest, ...], tuple[str, ...]]:
-    """Makes requests of zeros, of the smallest and of typical sizes, and notes if there are none.
+    name: str, inputs: Mapping[str, Aval], constraints: Sequence[Comparison], notes: list[str]
+) -> list[WarmUpRequest]:
+    """Makes requests of zeros, of the smallest and of typical sizes.
 
     TensorFlow optimizes the graph in the first request, whatever its sizes. Its kernels prepare
     themselves when they first run, and a matrix of one row has another kernel than one of several.
@@ -101,12 +93,13 @@ def _make_small_requests(
             for candidates in (SMALLEST, TYPICAL)
         )
     except ShapeError:
-        return (), (
+        notes.append(
             f"no warm-up requests for {name}: no sizes were found that satisfy its constraints; "
-            "give sizes, as Signature(..., example={...})",
+            "give sizes, as Signature(..., example={...})"
         )
-    sizes = (smallest,) if smallest == typical else (smallest, typical)
-    return tuple(_make_request(name, inputs, values, {}) for values in sizes), ()
+        return []
+    sizes = [smallest] if smallest == typical else [smallest, typical]
+    return [_make_request(name, inputs, values, {}) for values in sizes]
 
 
 def make_bucket_requests(
@@ -130,7 +123,11 @@ def make_bucket_requests(
 
 
 def check_example(bucketing: Bucketing, example: Mapping[str, Any]) -> None:
-    """Raises, as `make_bucket_requests` does, if an example does not fit the buckets."""
+    """Checks that an example fits the buckets.
+
+    Raises:
+      ShapeError: as for `make_bucket_requests`.
+    """
     if example:
         _make_bucket_request(bucketing, next(iter(bucketing.choices())), example)
 
@@ -178,11 +175,11 @@ def make_request_from_example(
     request = _make_request(signature, inputs, values, example)
     for name, array in arrays.items():
         if request.inputs[name].shape != array.shape:
-            others = [n for n in inputs if n not in arrays and variables_in(inputs[n])]
+            missing = [n for n in inputs if n not in arrays and variables_in(inputs[n])]
             raise ShapeError(
                 f"{signature}: the example for {name} is "
                 f"{array_type_text(array.dtype, array.shape)}; its sizes do not follow from "
-                f"{inputs[name]} alone. Give {' and '.join(others)} as well."
+                f"{inputs[name]} alone. Give {' and '.join(missing)} as well."
             )
     return request
 
@@ -217,22 +214,22 @@ def _fit_array(
 def _check_fits(
     signature: str, name: str, aval: Aval, array: Any, shape: tuple[int, ...] | None = None
 ) -> None:
-    """Raises unless an array fits an input, or can be repeated to this shape."""
+    """Raises unless an array fits an input, or can be repeated to `shape`."""
     dtype = tf.as_dtype(aval.op_dtype).as_numpy_dtype
     target = array.shape if shape is None else shape
-    fits = array.ndim == len(aval.op_shape) and all(
+    has_sizes = array.ndim == len(aval.op_shape) and all(
         actual == d if isinstance(d, int) else actual > 0 or size == 0
         for actual, size, d in zip(array.shape, target, aval.op_shape, strict=True)
     )
-    if not fits or array.dtype != dtype:
+    if not has_sizes or array.dtype != dtype:
         raise ShapeError(
             f"{signature}: the example for {name} is {array_type_text(array.dtype, array.shape)}, "
             f"and {name} is {aval}"
         )
 
 
-def _make_example_requests(endpoint: Endpoint) -> tuple[tuple[WarmUpRequest, ...], tuple[str, ...]]:
-    """Makes the requests for a signature with a preprocess, and notes on what they leave out.
+def _make_example_requests(endpoint: Endpoint, notes: list[str]) -> list[WarmUpRequest]:
+    """Makes the requests for a signature with a preprocess.
 
     Without buckets each example is a request. With buckets there is a request for each combination
     of buckets that an example reaches, either as it is or with its rows repeated or cut, if rows
@@ -242,48 +239,52 @@ def _make_example_requests(endpoint: Endpoint) -> tuple[tuple[WarmUpRequest, ...
       SavingError: an example does not fit preprocess, preprocess fails on it, or the result does
         not fit the function.
     """
+    name, bucketing = endpoint.name, endpoint.bucketing
     examples = _convert_examples(endpoint)
     if not examples:
-        code = f"Signature(..., example={{{', '.join(_yield_example_code(endpoint))}}})"
-        return (), (
-            f"no warm-up requests for {endpoint.name}: they need an example of what its preprocess "
-            f"takes, as {code}",
+        code = f"Signature(..., example={{{', '.join(_iterate_example_code(endpoint))}}})"
+        notes.append(
+            f"no warm-up requests for {name}: they need an example of what its preprocess takes, "
+            f"as {code}"
         )
+        return []
     probe = _Probe.of(endpoint)
-    if endpoint.bucketing is None:
+    if bucketing is None:
         for example in examples:
-            probe.solve_sizes(example)
-        return tuple(_to_request(endpoint.name, example) for example in examples), ()
+            probe.run(example)
+        return [_to_request(name, example) for example in examples]
     by_choice: dict[tuple[int, ...], _Tensors] = {}
     for example in (e for original in examples for e in (original, *_repeat_rows(probe, original))):
-        choice = _choose_buckets(endpoint, probe.solve_sizes(example))
+        _, sizes = probe.run(example)
+        choice = _choose_buckets(bucketing, sizes)
         if choice is not None:
             by_choice.setdefault(choice, example)
-    choices = [tuple(choice.values()) for choice in endpoint.bucketing.choices()]
-    requests = tuple(_to_request(endpoint.name, by_choice[c]) for c in choices if c in by_choice)
-    missing = [
-        format_sizes(choice)
-        for choice in endpoint.bucketing.choices()
-        if tuple(choice.values()) not in by_choice
-    ]
-    return requests, _write_missing_note(endpoint.name, missing)
+    choices = {tuple(choice.values()): format_values(choice) for choice in bucketing.choices()}
+    missing = [text for choice, text in choices.items() if choice not in by_choice]
+    if missing:
+        shown = "; ".join(missing[:_MAX_SHOWN])
+        hidden = f"; and {len(missing) - _MAX_SHOWN} more" if len(missing) > _MAX_SHOWN else ""
+        notes.append(
+            f"no warm-up requests for {name} with the buckets {shown}{hidden}: no example has such "
+            "sizes after preprocess; give more of them, as Signature(..., example=[{...}, {...}])"
+        )
+    return [_to_request(name, by_choice[choice]) for choice in choices if choice in by_choice]
 
 
 def make_example_arguments(endpoint: Endpoint) -> dict[str, np.ndarray[Any, Any]]:
     """Returns the function's inputs for the first example of a preprocess; empty without one.
 
-    Ignores examples that become empty arrays.
+    Skips examples that become empty arrays.
 
     Raises:
       SavingError: as for `make_warm_up_requests`.
     """
-    check_preprocess(endpoint.name, endpoint.signature)
     examples = _convert_examples(endpoint)
     if not examples:
         return {}
     probe = _Probe.of(endpoint)
     for example in examples:
-        tensors = probe.run(example)
+        tensors, _ = probe.run(example)
         if all(0 not in tensor.shape for tensor in tensors.values()):
             return {name: np.asarray(tensor.numpy()) for name, tensor in tensors.items()}
     return {}
@@ -302,9 +303,7 @@ def make_example_rows(endpoint: Endpoint) -> list[dict[str, tf.Tensor]]:
     Raises:
       SavingError: as for `make_warm_up_requests`.
     """
-    specs = endpoint.saved_inputs()
-    names = [n for n, spec in specs.items() if spec.shape.rank and spec.shape[0] is None]
-    examples = _convert_examples(endpoint)
+    names, examples = _list_row_inputs(endpoint), _convert_examples(endpoint)
     if not names or not examples:
         return []
     counts = [{int(example[name].shape[0]) for name in names} for example in examples]
@@ -324,12 +323,18 @@ def make_example_rows(endpoint: Endpoint) -> list[dict[str, tf.Tensor]]:
         for row in range(count)
     ]
     probe = _Probe.of(endpoint)
-    return [probe.run(example) for example in (together, *alone)]
+    return [probe.run(example)[0] for example in (together, *alone)]
+
+
+def _list_row_inputs(endpoint: Endpoint) -> list[str]:
+    """Lists the inputs of preprocess whose first dimension is open."""
+    specs = endpoint.saved_inputs()
+    return [n for n, spec in specs.items() if ServedArray.of_tensor(spec).has_open_rows]
 
 
 @dataclass(frozen=True)
 class _Probe:
-    """Preprocess as it is served; runs to determine the sizes of its results."""
+    """Preprocess as it is served; it runs on examples to find the sizes of its results."""
 
     endpoint: Endpoint
     call: Any
@@ -339,8 +344,11 @@ class _Probe:
         function = tf.function(lambda **inputs: run_preprocess(endpoint, inputs), autograph=False)
         return _Probe(endpoint, function.get_concrete_function(**endpoint.saved_inputs()))
 
-    def run(self, example: _Tensors) -> dict[str, tf.Tensor]:
-        """Runs preprocess on an example, and returns the function's inputs.
+    def run(self, example: _Tensors) -> tuple[dict[str, tf.Tensor], dict[str, int]]:
+        """Runs preprocess on an example.
+
+        Returns:
+          The function's inputs, and the sizes of its dimension variables.
 
         Raises:
           SavingError: preprocess fails, or returns sizes that the function does not take or that
@@ -351,8 +359,8 @@ class _Probe:
             results: dict[str, tf.Tensor] = self.call(**example)
         except tf.errors.OpError as e:
             raise SavingError(
-                f"{place} fails on the example that is given for warm-up requests "
-                f"({_format_types(example)}): {extract_first_line(e.message)}"
+                f"{place} fails on the example ({_format_types(example)}): "
+                f"{extract_first_line(e.message)}"
             ) from e
         for name, aval in avals_of(self.endpoint.inputs).items():
             if not can_have_shape(results[name], aval):
@@ -363,29 +371,20 @@ class _Probe:
                     "Its sizes are fixed: open them with polymorphic_shapes, or pad to them in "
                     "preprocess."
                 )
-        _, problem = _solve(self.endpoint.inputs, results)
+        sizes, problem = _solve(self.endpoint.inputs, results)
         if problem:
             raise SavingError(
                 f"{place} returns sizes that contradict each other, for the example "
                 f"({_format_types(example)}): {problem} Make them agree in preprocess, or give the "
                 "arguments different variables in polymorphic_shapes."
             )
-        return results
-
-    def solve_sizes(self, example: _Tensors) -> dict[str, int]:
-        """Solves for the dimension variables of the function, for an example.
-
-        Raises:
-          SavingError: as for `run`.
-        """
-        values, _ = _solve(self.endpoint.inputs, self.run(example))
-        return values
+        return results, sizes
 
 
 def _solve(
     ports: Sequence[NamedPort], tensors: Mapping[str, tf.Tensor]
 ) -> tuple[dict[str, int], str]:
-    """Solves for the dimension variables; also returns the contradiction of sizes, or ""."""
+    """Solves for the dimension variables; also returns how sizes contradict each other, or ""."""
     shapes = [port.aval.op_shape for port in ports]
     texts = [f"{port.name}: {ServedArray.of_tensor(tensors[port.name])}" for port in ports]
     plan = make_plan(shapes)
@@ -407,7 +406,7 @@ def _convert_examples(endpoint: Endpoint) -> list[dict[str, tf.Tensor]]:
     """Converts the examples to tensors, with defaults for missing inputs."""
     specs, defaults = endpoint.saved_inputs(), endpoint.defaults()
     examples = []
-    for values in examples_of(endpoint.name, endpoint.signature):
+    for values in list_examples(endpoint.name, endpoint.signature):
         missing = [name for name in specs if name not in values and name not in defaults]
         if missing:
             raise SavingError(
@@ -421,7 +420,7 @@ def _convert_examples(endpoint: Endpoint) -> list[dict[str, tf.Tensor]]:
     return examples
 
 
-def _yield_example_code(endpoint: Endpoint) -> Iterator[str]:
+def _iterate_example_code(endpoint: Endpoint) -> Iterator[str]:
     """Yields the code of an example: a value for each input without a default."""
     defaults = endpoint.defaults()
     for name, spec in endpoint.saved_inputs().items():
@@ -437,56 +436,41 @@ def _yield_example_code(endpoint: Endpoint) -> Iterator[str]:
 
 def _repeat_rows(probe: _Probe, example: _Tensors) -> Iterator[dict[str, tf.Tensor]]:
     """Yields the example with the rows of each bucket, for variables that equal its row count."""
-    endpoint, specs = probe.endpoint, probe.endpoint.saved_inputs()
-    bucketing = endpoint.bucketing
+    bucketing, names = probe.endpoint.bucketing, _list_row_inputs(probe.endpoint)
     assert bucketing is not None
-    open_rows = [n for n, spec in specs.items() if ServedArray.of_tensor(spec).has_open_rows]
-    counts = {int(example[name].shape[0]) for name in open_rows}
+    counts = {int(example[name].shape[0]) for name in names}
     if len(counts) != 1 or 0 in counts:
         return
     (rows,) = counts
 
     def with_rows(count: int) -> dict[str, tf.Tensor]:
         indices = np.arange(count) % rows
-        return {n: tf.gather(x, indices) if n in open_rows else x for n, x in example.items()}
+        return {n: tf.gather(x, indices) if n in names else x for n, x in example.items()}
 
-    once = probe.solve_sizes(example)
+    _, values = probe.run(example)
     try:
-        twice = probe.solve_sizes(with_rows(2 * rows))
+        _, doubled_values = probe.run(with_rows(2 * rows))
     except SavingError:  # the first axis does not count rows
         return
     buckets = [
         sizes
         for variable, sizes in bucketing.sizes.items()
-        if (once.get(variable), twice.get(variable)) == (rows, 2 * rows)
+        if (values.get(variable), doubled_values.get(variable)) == (rows, 2 * rows)
     ]
     for count in sorted(set(itertools.chain(*buckets))):
         yield with_rows(count)
 
 
-def _choose_buckets(endpoint: Endpoint, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
-    """Returns the buckets for a request of these sizes; None above the largest bucket."""
-    assert endpoint.bucketing is not None
-    chosen = [
-        endpoint.bucketing.find_bucket(variable, sizes.get(variable, buckets[0]))
-        for variable, buckets in endpoint.bucketing.sizes.items()
+def _choose_buckets(bucketing: Bucketing, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
+    choice = [
+        bucketing.find_bucket(variable, sizes.get(variable, buckets[0]))
+        for variable, buckets in bucketing.sizes.items()
     ]
-    return None if None in chosen else tuple(filter(None, chosen))
+    return None if None in choice else tuple(filter(None, choice))
 
 
 def _to_request(name: str, example: _Tensors) -> WarmUpRequest:
     return WarmUpRequest(name, {key: np.asarray(x.numpy()) for key, x in example.items()})
-
-
-def _write_missing_note(name: str, missing: Sequence[str]) -> tuple[str, ...]:
-    if not missing:
-        return ()
-    shown = "; ".join(missing[:_MAX_SHOWN])
-    more = f"; and {len(missing) - _MAX_SHOWN} more" if len(missing) > _MAX_SHOWN else ""
-    return (
-        f"no warm-up requests for {name} with the buckets {shown}{more}: no example has such sizes "
-        "after preprocess; give more of them, as Signature(..., example=[{...}, {...}])",
-    )
 
 
 def _format_types(example: _Tensors) -> str:

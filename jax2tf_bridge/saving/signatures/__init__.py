@@ -1,14 +1,10 @@
 """Signatures: named inputs and outputs around a portable function."""
 
-from jax2tf_bridge.saving.signatures._checks import check_names as check_names
-from jax2tf_bridge.saving.signatures._checks import check_size as check_size
-from jax2tf_bridge.saving.signatures._checks import check_takes_params as check_takes_params
-from jax2tf_bridge.saving.signatures._checks import check_vjp_order as check_vjp_order
 from jax2tf_bridge.saving.signatures._endpoint import Endpoint as Endpoint
 from jax2tf_bridge.saving.signatures._endpoint import PaddedCall as PaddedCall
 from jax2tf_bridge.saving.signatures._endpoint import WeightedFunction as WeightedFunction
 from jax2tf_bridge.saving.signatures._endpoint import choose_order as choose_order
-from jax2tf_bridge.saving.signatures._endpoint import optional_subsets as optional_subsets
+from jax2tf_bridge.saving.signatures._endpoint import list_optional_subsets as list_optional_subsets
 from jax2tf_bridge.saving.signatures._endpoint import to_plain_containers as to_plain_containers
 from jax2tf_bridge.saving.signatures._processing import check_preprocess as check_preprocess
 from jax2tf_bridge.saving.signatures._processing import describe_arrays as describe_arrays

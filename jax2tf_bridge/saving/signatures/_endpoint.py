@@ -24,15 +24,15 @@ from jax2tf_bridge.portable import (
     get_stored_functions,
     is_accepted_as,
 )
+from jax2tf_bridge.saving._variables import convert_stored
 from jax2tf_bridge.saving.buckets import Bucketing, Inputs, NamedCall, PieceGradients
 from jax2tf_bridge.saving.signatures._updates import Results, WeightLock, assign_all
-from jax2tf_bridge.saving.weights import convert_stored
 from jax2tf_bridge.signatures import (
     NamedPort,
     Signature,
     SignatureInputs,
     as_op_aval,
-    examples_of,
+    list_examples,
     name_ports,
 )
 from jax2tf_bridge.to_tensorflow import Constants, StoredGradients, TracedOnce, call_flat, op_dtype
@@ -75,19 +75,17 @@ class WeightedFunction:
         self._dtypes = [op_dtype(aval, "a weight") for aval in portable.in_avals[:first]]
         self._has_seeds = signature.seed == "scalar"
         paths = portable.in_paths()[first:]
-        self.inputs: tuple[NamedPort, ...] = SignatureInputs.of(
-            name, signature, paths, self._avals
-        ).ports
+        self.inputs = SignatureInputs.of(name, signature, paths, self._avals).ports
         results = Results.of(name, portable, updates_params=signature.updates_params)
-        paths, avals = results.output_paths, portable.out_avals
-        named = name_ports("output", name, signature.output_names, paths, avals[: len(paths)])
+        paths, avals = tuple(results.outputs.leaf_paths()), portable.out_avals
+        ports = name_ports("output", name, signature.output_names, paths, avals[: len(paths)])
         self.out_tree = results.outputs
-        self.outputs = tuple(replace(port, path=results.place + port.path) for port in named)
+        self.outputs = tuple(replace(port, path=results.place + port.path) for port in ports)
         self.updated_paths = results.updates
-        new = zip(results.updates, results.positions, avals[len(paths) :], strict=True)
+        updates = zip(results.updates.items(), results.positions, avals[len(paths) :], strict=True)
         self.updates = {
-            NamedPort(f"new {self.updated_paths[p]}", p, as_op_aval(aval)): weights[i]
-            for p, i, aval in new
+            NamedPort(f"new {weight_path}", path, as_op_aval(aval)): weights[i]
+            for (path, weight_path), i, aval in updates
         }
         # Without orders, TensorFlow's PreventGradient says why there is no gradient.
         self.orders = None if vjp_order is None else StoredGradients(portable, vjp_order, constants)
@@ -113,7 +111,7 @@ class WeightedFunction:
         return cast("list[tf.Tensor]", self.lock.access(read)) if self.weights else []
 
     def call(self, inputs: Inputs) -> dict[str, Any]:
-        """Calls the function; all inputs have the sizes that it runs at. Assigns nothing."""
+        """Calls the function on inputs of the sizes that it runs at. Assigns nothing."""
         results = self._flat(*inputs.held, *self._arguments(inputs.named))
         return {port.name: r for port, r in zip(self.results, results, strict=True)}
 
@@ -163,11 +161,10 @@ class WeightedFunction:
 
     def _arguments(self, named: Mapping[str, Any]) -> list[Any]:
         tensors = [named[port.name] for port in self.inputs]
-        return list(map(_make_key, tensors, self._avals)) if self._has_seeds else tensors
+        return list(map(_seed_to_key, tensors, self._avals)) if self._has_seeds else tensors
 
 
-def spec(name: str, aval: Aval) -> tf.TensorSpec:
-    """Returns the spec of an input, for a tf.function."""
+def _make_spec(name: str, aval: Aval) -> tf.TensorSpec:
     shape = [None if is_symbolic_dim(d) else d for d in aval.shape]
     return tf.TensorSpec(shape, op_dtype(aval, f"The input {name}"), name)
 
@@ -198,32 +195,33 @@ def _make_flat_function(
 ) -> Callable[..., Sequence[tf.Tensor]]:
     """Makes one TF function over weights, constants and the other flat arguments."""
     first = len(weights)
-    avals = portable.in_avals[first:]
+    weight_avals, input_avals = portable.in_avals[:first], portable.in_avals[first:]
     lifted = {} if orders is None else orders.constants
     signature = [
-        *(spec(f"weight_{i}", as_op_aval(a)) for i, a in enumerate(portable.in_avals[:first])),
-        *(spec(f"constant_{i}", aval) for i, aval in enumerate(lifted.values())),
-        *(spec(f"input_{i}", as_op_aval(aval)) for i, aval in enumerate(avals)),
+        *(_make_spec(f"weight_{i}", as_op_aval(a)) for i, a in enumerate(weight_avals)),
+        *(_make_spec(f"constant_{i}", a) for i, a in enumerate(lifted.values())),
+        *(_make_spec(f"input_{i}", as_op_aval(a)) for i, a in enumerate(input_avals)),
     ]
     last = first + len(lifted)
 
     def flat(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        known = dict(zip(lifted, tensors[first:last], strict=True))
+        lifted_tensors = dict(zip(lifted, tensors[first:last], strict=True))
         args = [*tensors[:first], *tensors[last:]]
-        return call_flat(portable, args, True, constants, orders, known)
+        return call_flat(portable, args, True, constants, orders, lifted_tensors)
 
     flat.__name__ = flat.__qualname__ = portable.name
     return TracedOnce(flat, signature)
 
 
-def _make_key(seed: tf.Tensor, aval: Aval) -> tf.Tensor:
+def _seed_to_key(seed: tf.Tensor, aval: Aval) -> tf.Tensor:
     """Makes the words of a key from a seed, as jax.random.key does."""
     if aval.dtype not in KEYS:
         return seed
     return tf.stack([tf.zeros_like(seed), seed] * (KEYS[aval.dtype].words // 2), axis=-1)
 
 
-_MAX_TRIED = 5
+_MAX_OPTIONAL = 5
+"""Maximum number of optional inputs of which calls may leave out any subset."""
 
 
 @dataclass(frozen=True)
@@ -309,7 +307,7 @@ class Endpoint:
 
     def specs(self) -> dict[str, tf.TensorSpec]:
         """Returns the arguments of its tf.function, by name."""
-        return {port.name: spec(port.name, port.aval) for port in self.inputs}
+        return {port.name: _make_spec(port.name, port.aval) for port in self.inputs}
 
     def saved_inputs(self) -> dict[str, tf.TensorSpec]:
         """Returns the inputs of the saved signature: those of its preprocess, if it has one."""
@@ -322,16 +320,16 @@ class Endpoint:
         """Makes a method with the arguments of the JAX function.
 
         Args:
-          signature: its signature, traced. The method calls it, so that padding and pieces are
+          signature: the traced signature. The method calls it, so that padding and pieces are
             traced once.
 
         Returns:
           A tf.function, and the specs (args, kwargs) of each trace: with all arguments, and without
-          some of those that have a default.
+          subsets of those that have a default.
         """
         arguments, out_tree = self.arguments, to_plain_containers(self.function.out_tree)
-        names, by_port = arguments.names, self.defaults()
-        defaults = {p.path: by_port[p.name] for p in self.inputs if p.name in by_port}
+        names, tensors = arguments.names, self.defaults()
+        defaults = {p.path: tensors[p.name] for p in self.inputs if p.name in tensors}
 
         def method(*args: Any, **kwargs: Any) -> Any:
             by_name = zip(args, itertools.chain(names, itertools.repeat("")), strict=False)
@@ -349,7 +347,9 @@ class Endpoint:
                 tuple(None if n in left_out else a for n, a in zip(names, args, strict=True)),
                 {k: None if k in left_out else v for k, v in kwargs.items()},
             )
-            for left_out in optional_subsets([n for n in defaults if n in names or n in kwargs])
+            for left_out in list_optional_subsets(
+                [n for n in defaults if n in names or n in kwargs]
+            )
         ]
         return tf.function(method, autograph=False), calls
 
@@ -402,12 +402,12 @@ class Endpoint:
         """
         return [
             {name: self._example_value(name, value) for name, value in example.items()}
-            for example in examples_of(self.name, self.signature)
+            for example in list_examples(self.name, self.signature)
         ]
 
     def _example_value(self, name: str, value: Any) -> Any:
         port = next((port for port in self.inputs if port.name == name), None)
-        if port is None:  # the use of the example reports this
+        if port is None:  # an unknown name; the user of the example reports it
             return value
         if not hasattr(value, "dtype"):
             return self.convert_value("example for", name, value).numpy()
@@ -450,9 +450,10 @@ class Endpoint:
     @cached_property
     def arguments(self) -> CallStructure:
         """Structure of the arguments without weights and masks, in containers that can be saved."""
-        whole = CallStructure.of(self.portable.in_tree, self.portable.argument_names)
-        own = replace(whole, args=whole.args[1 if self.takes_params else 0 :])
-        return own.without([mask.path for mask in self.masks]).map(to_plain_containers)
+        structure = CallStructure.of(self.portable.in_tree, self.portable.argument_names)
+        if self.takes_params:
+            structure = replace(structure, args=structure.args[1:])
+        return structure.without([mask.path for mask in self.masks]).map(to_plain_containers)
 
     @property
     def is_processed(self) -> bool:
@@ -479,21 +480,17 @@ def _python_signature(arguments: CallStructure, optional: Collection[str]) -> in
     names: Sequence[str] = arguments.names
     if not all(name.isidentifier() and not iskeyword(name) for name in names):
         names = [f"arg_{i}" for i in range(len(names))]
-    needed = inspect.Parameter.empty
-    positional = []
-    default: Any = needed
+    parameters = []
+    default: Any = inspect.Parameter.empty
     for name in names:
-        # In Python, all parameters after an optional one are optional.
-        default = None if name in optional or default is None else needed
+        # In Python, all positional parameters after an optional one are optional.
+        default = None if name in optional else default
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        positional.append(inspect.Parameter(name, kind, default=default))
-    keyword = [
-        inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=None if name in optional else needed
-        )
-        for name, _ in arguments.kwargs
-    ]
-    return inspect.Signature([*positional, *keyword])
+        parameters.append(inspect.Parameter(name, kind, default=default))
+    for name, _ in arguments.kwargs:
+        default = None if name in optional else inspect.Parameter.empty
+        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default))
+    return inspect.Signature(parameters)
 
 
 def _format_value(value: Any) -> str:
@@ -503,7 +500,7 @@ def _format_value(value: Any) -> str:
 
 
 def _refuse_overflow(place: str, value: Any, dtype: str) -> None:
-    """Raises for integers beyond their dtype, which NumPy and TensorFlow would wrap around."""
+    """Raises for integers beyond a dtype, which NumPy and TensorFlow would wrap around."""
     if not is_integer(dtype):
         return
     array, limits = np.asarray(value), np.iinfo(dtype)
@@ -528,13 +525,13 @@ def to_plain_containers(tree: TreeSpec) -> TreeSpec:
     return TreeSpec("tuple", children=children)
 
 
-def optional_subsets(optional: Sequence[str]) -> list[frozenset[str]]:
-    """Lists the sets of inputs that a call may leave out: all subsets, or for many none and all.
+def list_optional_subsets(optional: Sequence[str]) -> list[frozenset[str]]:
+    """Lists the sets of inputs that a call may leave out: all subsets; of many inputs, none or all.
 
-    >>> [sorted(names) for names in optional_subsets(["x", "y"])]
+    >>> [sorted(names) for names in list_optional_subsets(["x", "y"])]
     [[], ['x'], ['y'], ['x', 'y']]
     """
-    if len(optional) > _MAX_TRIED:
+    if len(optional) > _MAX_OPTIONAL:
         return [frozenset(), frozenset(optional)]
     counts = range(len(optional) + 1)
-    return [frozenset(some) for n in counts for some in itertools.combinations(optional, n)]
+    return [frozenset(names) for n in counts for names in itertools.combinations(optional, n)]

@@ -28,57 +28,65 @@ def wrap_call(endpoint: Endpoint) -> tuple[NamedCall, dict[str, tf.TensorSpec]]:
     """Wraps the endpoint's call in the user's functions; returns it with its new inputs.
 
     Raises:
-      SavingError: `inputs` does not fit preprocess, or an option contradicts another.
+      SavingError: postprocess does not take the outputs of the function.
     """
-    signature, name = endpoint.signature, endpoint.name
-    check_preprocess(name, signature)
-    before = endpoint.call
-    if signature.processing.preprocess is not None:
-        before = functools.partial(_call_with_preprocess, endpoint)
-    post = signature.processing.postprocess
-    inputs = endpoint.saved_inputs()
-    if post is None:
-        return before, inputs
-    _check_keywords("postprocess", post, [port.name for port in endpoint.outputs], name)
+    name, processing, inputs = endpoint.name, endpoint.signature.processing, endpoint.saved_inputs()
+    call = endpoint.call
+    if processing.preprocess is not None:
+        call = functools.partial(_call_with_preprocess, endpoint)
+    postprocess = processing.postprocess
+    if postprocess is None:
+        return call, inputs
+    _check_keywords("postprocess", postprocess, [port.name for port in endpoint.outputs], name)
     place = f"postprocess of the signature {name}"
-    return lambda tensors: _name_outputs(place, _run(place, post, before(tensors))), inputs
+    return lambda tensors: _name_outputs(place, _run(place, postprocess, call(tensors))), inputs
 
 
 def check_preprocess(name: str, signature: Signature) -> None:
-    """Raises unless the preprocess of a signature can be called with its inputs.
+    """Checks that the preprocess of a signature can be called with its inputs.
 
     Raises:
-      SavingError: it has no inputs, takes others, or there are inputs without a preprocess.
+      SavingError: preprocess has no inputs or takes others, or there are inputs without preprocess.
     """
-    if signature.processing.preprocess is None:
-        if signature.processing.inputs:
+    processing = signature.processing
+    if processing.preprocess is None:
+        if processing.inputs:
             raise SavingError(
                 f"The signature {name} has inputs but no preprocess, and `inputs` are those of "
                 "preprocess. To rename inputs, use input_names."
             )
         return
-    if not signature.processing.inputs:
-        parameter = _first_parameter(signature.processing.preprocess)
-        example = f"{parameter!r}: tf.TensorSpec([None], tf.string)"
+    parameter = _get_first_parameter(processing.preprocess)
+    example = f"{{{parameter!r}: tf.TensorSpec([None], tf.string)}}"
+    if not processing.inputs:
         raise SavingError(
-            f"The signature {name} has a preprocess but no inputs. Pass inputs={{{example}}}."
+            f"The signature {name} has a preprocess but no inputs. Pass inputs={example}."
         )
-    _check_keywords(
-        "preprocess", signature.processing.preprocess, signature.processing.inputs, name
-    )
+    inputs: Any = processing.inputs
+    if isinstance(inputs, Mapping):
+        wrong = [f"{s!r} for {n!r}" for n, s in inputs.items() if not isinstance(s, tf.TensorSpec)]
+    else:
+        wrong = [type(inputs).__name__]
+    if wrong:
+        raise SavingError(
+            f"inputs of the signature {name} must be a mapping of tf.TensorSpec by name, as "
+            f"{example}. Got: {wrong[0]}."
+        )
+    _check_keywords("preprocess", processing.preprocess, processing.inputs, name)
 
 
 def run_preprocess(endpoint: Endpoint, tensors: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-    """Calls preprocess, and returns the arguments of the endpoint by the names of its inputs.
+    """Calls preprocess, and returns the arguments of the function by the names of its inputs.
 
     64-bit values become 32-bit if the function takes 32, as in `convert`.
 
     Raises:
-      SavingError: its results do not fit the function; every difference is listed.
+      SavingError: the results of preprocess do not fit the function; each difference is listed.
     """
-    assert endpoint.signature.processing.preprocess is not None
+    preprocess = endpoint.signature.processing.preprocess
+    assert preprocess is not None
     place = f"preprocess of the signature {endpoint.name}"
-    results = _run(place, endpoint.signature.processing.preprocess, tensors)
+    results = _run(place, preprocess, tensors)
     names = endpoint.arguments.names
     args, kwargs = _as_call(results, names)
     try:
@@ -138,33 +146,32 @@ def _run(place: str, function: Callable[..., Any], tensors: Mapping[str, Any]) -
         ) from e
 
 
-def _first_parameter(function: Callable[..., Any]) -> str:
+def _get_first_parameter(function: Callable[..., Any]) -> str:
     try:
-        parameters = list(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        parameters = []
-    return parameters[0] if parameters else "image"
+        return next(iter(inspect.signature(function).parameters), "image")
+    except (TypeError, ValueError):  # it has no signature
+        return "image"
 
 
 def _format_names_hint(results: Any, names: Sequence[str]) -> str:
-    """Compares the names in a dict that preprocess returned with those of the arguments."""
+    """Compares the names of a dict that preprocess returned with those of the arguments."""
     if not isinstance(results, Mapping) or set(names) <= set(results):
         return ""
     missing = [name for name in names if name not in results]
     others = [str(key) for key in results if key not in names]
-    nearest = [f"{name}{did_you_mean(name, others, quoted=True)}" for name in missing]
-    returned = ", ".join(map(repr, results)) or "no names"
-    text = f"it returns {returned}, and lacks {' and '.join(nearest)}"
+    hints = [f"{name}{did_you_mean(name, others, quoted=True)}" for name in missing]
+    names_text = ", ".join(map(repr, results)) or "no names"
+    text = f"it returns {names_text}, and lacks {' and '.join(hints)}"
     return f"{text} " if text.endswith("?") else f"{text}. "
 
 
 def _as_call(results: Any, names: Sequence[str]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Returns the results of preprocess as positional and keyword arguments."""
     if isinstance(results, tuple):
         return results, {}
     if isinstance(results, Mapping) and set(names) <= set(results):
-        return tuple(results[name] for name in names), {
-            key: value for key, value in results.items() if key not in names
-        }
+        kwargs = dict(results)
+        return tuple(kwargs.pop(name) for name in names), kwargs
     return (results,), {}
 
 
@@ -184,12 +191,12 @@ def _find_problem(leaf: Any, port: NamedPort) -> str | None:
         return f"{got}. Convert it to numbers with a lookup table or tf.strings.to_number."
     if not is_accepted_as(leaf if isinstance(leaf, _NUMBERS) else tensor, aval.op_dtype):
         return f"{got}. Cast it: tf.cast(..., tf.{aval.op_dtype})."
+    if can_have_shape(tensor, aval):
+        return None
     rank = len(aval.op_shape)
-    if not can_have_shape(tensor, aval):
-        if tensor.shape.rank != rank:
-            return f"{got}. It must have {rank} dimension{'' if rank == 1 else 's'}."
-        return f"{got}. Its sizes are fixed: open them with polymorphic_shapes."
-    return None
+    if tensor.shape.rank != rank:
+        return f"{got}. It must have {rank} dimension{'' if rank == 1 else 's'}."
+    return f"{got}. Its sizes are fixed: open them with polymorphic_shapes."
 
 
 def _as_input(leaf: Any, port: NamedPort) -> tf.Tensor:
@@ -200,10 +207,10 @@ def _as_input(leaf: Any, port: NamedPort) -> tf.Tensor:
 
 
 def _name_outputs(place: str, results: Any) -> dict[str, Any]:
-    """Names the results of postprocess; results without a name are numbered."""
+    """Returns the results of postprocess by name; numbers those without a name."""
     if not isinstance(results, Mapping):
-        several = results if isinstance(results, (tuple, list)) else [results]
-        results = {f"output_{i}": result for i, result in enumerate(several)}
+        sequence = results if isinstance(results, (tuple, list)) else [results]
+        results = {f"output_{i}": result for i, result in enumerate(sequence)}
     for key, value in results.items():
         if not isinstance(key, str):
             raise SavingError(f"{place} returns an output named {key!r}: names are strings.")
@@ -240,34 +247,33 @@ def _check_keywords(
 
 def describe_arrays(endpoint: Endpoint, outputs: Mapping[str, Any]) -> Sides:
     """Describes the inputs and outputs of the saved signature, by name."""
-    own_inputs = endpoint.signature.processing.preprocess is None
     inputs = (
         {port.name: ServedArray.of_aval(port.aval) for port in endpoint.inputs}
-        if own_inputs
+        if endpoint.signature.processing.preprocess is None
         else {name: ServedArray.of_tensor(s) for name, s in endpoint.saved_inputs().items()}
     )
     # A dimension variable is informative only if inputs have it as well.
-    if own_inputs and endpoint.signature.processing.postprocess is None:
+    if not endpoint.is_processed:
         return inputs, {port.name: ServedArray.of_aval(port.aval) for port in endpoint.outputs}
     return inputs, {name: ServedArray.of_tensor(t) for name, t in outputs.items()}
 
 
 def list_resources(signature: Signature) -> list[Any]:
-    """Lists the resources that the user names and those that functions close over."""
-    used = [signature.processing.preprocess, signature.processing.postprocess]
-    seen: dict[int, Any] = {}
-    while used:
-        each = used.pop()
-        if id(each) in seen:
-            continue
-        seen[id(each)] = each
-        used += _list_used(each)
-    trackables = [*signature.processing.resources, *filter(tf_compat.is_trackable, seen.values())]
-    return list({id(resource): resource for resource in trackables}.values())
+    """Lists the resources that the user names, and those that the user's functions refer to."""
+    queue = [signature.processing.preprocess, signature.processing.postprocess]
+    objects: dict[int, Any] = {}
+    while queue:
+        each = queue.pop()
+        if id(each) not in objects:
+            objects[id(each)] = each
+            queue += _list_references(each)
+    trackables = filter(tf_compat.is_trackable, objects.values())
+    resources = [*signature.processing.resources, *trackables]
+    return list({id(resource): resource for resource in resources}.values())
 
 
-def _list_used(function: Any) -> list[Any]:
-    """Lists the objects that a user function closes over or is bound to."""
+def _list_references(function: Any) -> list[Any]:
+    """Lists the objects that a user function closes over, names, or is bound to."""
     if inspect.ismethod(function):
         return [function.__self__, function.__func__]
     if isinstance(function, functools.partial):
@@ -278,12 +284,12 @@ def _list_used(function: Any) -> list[Any]:
         closure = inspect.getclosurevars(function)
     except ValueError:  # a variable has no value yet
         return []
-    nested = _nested_names(function.__code__)
-    inner = [value for name, value in function.__globals__.items() if name in nested]
-    return [*closure.nonlocals.values(), *closure.globals.values(), *inner]
+    names = _find_inner_names(function.__code__)
+    globals_of_inner = [value for name, value in function.__globals__.items() if name in names]
+    return [*closure.nonlocals.values(), *closure.globals.values(), *globals_of_inner]
 
 
-def _nested_names(code: types.CodeType) -> set[str]:
+def _find_inner_names(code: types.CodeType) -> set[str]:
     """Returns the global names in lambdas and functions that a function defines.
 
     inspect.getclosurevars does not look into these.
@@ -291,5 +297,5 @@ def _nested_names(code: types.CodeType) -> set[str]:
     names: set[str] = set()
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            names.update(constant.co_names, _nested_names(constant))
+            names.update(constant.co_names, _find_inner_names(constant))
     return names

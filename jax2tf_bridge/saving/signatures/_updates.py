@@ -12,10 +12,9 @@ import tensorflow as tf
 from jax2tf_bridge._utils import array_type_text, did_you_mean
 from jax2tf_bridge.errors import DTypeError, SavingError, ShapeError, StructureError, format_bullets
 from jax2tf_bridge.portable import Aval, PortableFunction, TreeSpec
-from jax2tf_bridge.saving.weights import convert_stored
-from jax2tf_bridge.signatures import as_op_aval
+from jax2tf_bridge.saving._variables import convert_stored
+from jax2tf_bridge.signatures import PARAMS, as_op_aval
 
-_WEIGHTS = "params"
 _ADVICE = "Return weights of the structure, shapes and dtypes that the function gets."
 
 
@@ -26,8 +25,8 @@ class Results:
     Attributes:
       outputs: the structure of the outputs.
       place: the path of the outputs in the results: "", or "[0]" if there are new values.
-      updates: maps the path of each new value in the results to the path of its weight,
-        "params['w']", in the order of the results.
+      updates: maps the path of each new value in the results, "[1]['w']", to the path of its
+        weight, "params['w']", in the order of the results.
       positions: the positions of these weights among the leaves of the function's weights.
     """
 
@@ -65,8 +64,8 @@ class Results:
                 "run it. Return at least one beside the new weights, such as the loss."
             )
         weights = portable.first_argument
-        positions = {path: i for i, path in enumerate(weights.leaf_paths(_WEIGHTS))}
-        paths = list(new.leaf_paths(_WEIGHTS))
+        positions = {path: i for i, path in enumerate(weights.leaf_paths(PARAMS))}
+        paths = list(new.leaf_paths(PARAMS))
         unknown = [path for path in paths if path not in positions]
         start = f"The signature {name} cannot assign the new weights of {portable.name}:"
         if unknown:
@@ -74,29 +73,26 @@ class Results:
             raise StructureError(f"{start}{format_bullets(lines)}\n{_ADVICE}")
         if not paths:
             raise StructureError(f"{start} it returns none. {_ADVICE}")
-        avals = portable.out_avals[outputs.leaf_count :]
-        before = [portable.in_avals[positions[path]] for path in paths]
-        _check_types(start, paths, before, avals)
-        updates = {f"[1]{path[len(_WEIGHTS) :]}": path for path in paths}
+        old_avals = [portable.in_avals[positions[path]] for path in paths]
+        _check_types(start, paths, old_avals, portable.out_avals[outputs.leaf_count :])
+        updates = {f"[1]{path[len(PARAMS) :]}": path for path in paths}
         return Results(outputs, "[0]", updates, [positions[path] for path in paths])
 
-    @property
-    def output_paths(self) -> tuple[str, ...]:
-        """Paths of the outputs, as if they were all results."""
-        return tuple(self.outputs.leaf_paths())
 
-
-def _check_types(start: str, paths: list[str], before: list[Aval], after: tuple[Aval, ...]) -> None:
-    lines, errors = [], set[type[Exception]]()
-    for path, old, new in zip(paths, before, after, strict=True):
+def _check_types(
+    start: str, paths: Sequence[str], old_avals: Sequence[Aval], new_avals: Sequence[Aval]
+) -> None:
+    lines = []
+    error: type[Exception] = DTypeError
+    for path, old, new in zip(paths, old_avals, new_avals, strict=True):
         if old == new:
             continue
         key_advice = _advise_key(old, new)
-        errors.add(DTypeError if old.shape == new.shape or key_advice else ShapeError)
+        if old.shape != new.shape and not key_advice:
+            error = ShapeError
         old_text, new_text = (array_type_text(a.dtype, a.shape) for a in (old, new))
         lines.append(f"{path} is {old_text}, and its new value {new_text}{key_advice}")
     if lines:
-        error = DTypeError if errors == {DTypeError} else ShapeError
         raise error(f"{start}{format_bullets(lines)}\n{_ADVICE}")
 
 
@@ -113,23 +109,22 @@ def assign_all(
     pairs: Sequence[tuple[tf.Variable, tf.Tensor]], answer: Callable[[], dict[str, tf.Tensor]]
 ) -> dict[str, tf.Tensor]:
     """Assigns values to variables, and then computes an answer."""
-    assigned = [
+    assignments = [
         variable.assign(convert_stored(value, variable.dtype), read_value=False)
         for variable, value in pairs
     ]
-    with tf.control_dependencies(assigned):
+    with tf.control_dependencies(assignments):
         return answer()
 
 
 class WeightLock:
-    """Access to the weights of a model; this one excludes nothing.
+    """Access to the weights of a model, without any lock.
 
-    It is for models whose weights no signature changes, and for LiteRT, which runs one call at a
-    time.
+    For models whose weights no signature changes, and for LiteRT, which runs one call at a time.
     """
 
     def run_alone(self, function: Callable[[], Any]) -> Any:
-        """Calls a function that computes new weights; others do so before or after it."""
+        """Calls a function that computes new weights; no other such function runs meanwhile."""
         return function()
 
     def access(self, function: Callable[[], Any]) -> Any:
@@ -140,11 +135,11 @@ class WeightLock:
 class UpdateLock(WeightLock):
     """Access to weights that several threads change and read.
 
-    One lock keeps calls that change weights apart. Another one is held while weights are read or
-    assigned, so that calls that only read see no half of a change, and need not wait for a step.
+    One lock keeps calls that change weights apart. The other lock is held only while weights are
+    read or assigned: calls that only read see no half of a change, and do not wait for a whole one.
 
-    The graph makes the locks where it runs, under names of their own for each model.
-    (tf.CriticalSection would make them where the graph is traced, and could not be saved.)
+    The graph makes the locks when it runs, under names that are unique for each model.
+    (tf.CriticalSection would make them when the graph is traced, and could not be saved.)
     """
 
     def __init__(self) -> None:
@@ -157,7 +152,7 @@ class UpdateLock(WeightLock):
         return self._hold("weights", function)
 
     def _hold(self, lock_name: str, function: Callable[[], Any]) -> Any:
-        """Calls a function within a lock; returns its tensors, in a list or a dict."""
+        """Calls a function within a lock, and returns its list or dict of tensors."""
         with tf.device("CPU:0"):
             mutex = tf.raw_ops.MutexV2(container="", shared_name=f"{self._name}/{lock_name}")
             lock = tf.raw_ops.MutexLock(mutex=mutex)
@@ -165,6 +160,6 @@ class UpdateLock(WeightLock):
             results = function()
         with tf.control_dependencies(tf.nest.flatten(results)), tf.device("CPU:0"):
             # If an operation fails before this one, TensorFlow drops `lock`, which releases it.
-            released = tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
-        with tf.control_dependencies([released]):
+            release = tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
+        with tf.control_dependencies([release]):
             return tf.nest.map_structure(tf.identity, results)

@@ -30,6 +30,7 @@ from jax2tf_bridge.saved_model import (
     read_sidecar,
     read_tensor_spec,
 )
+from jax2tf_bridge.serving_requests import REST_DTYPES
 from jax2tf_bridge.storage import as_path
 from shape_poly import SymbolicScope, sample_sizes
 
@@ -51,9 +52,6 @@ _DEFAULT_MAX_SIZE = 32
 """Maximum size of the rows of a signature without buckets, if no sizes are given."""
 _CANDIDATES = (16, 8, 4, 12, 6, 10, *range(1, 33), 48, 64, 96, 128, 224, 256, 384, 512)
 """Sizes to try for variables without buckets, preferred ones first."""
-
-_NOT_IN_REST = frozenset({"float16", "bfloat16", "complex64", "complex128"})
-"""Dtypes of inputs that the REST API does not take."""
 
 _SIZES = Argument("sizes")
 _EXAMPLE = Argument("example")
@@ -78,7 +76,8 @@ class LoadRequest:
           BridgeError: the REST API does not take the dtype of an input.
         """
         for name, array in self.inputs.items():
-            if array.dtype.name in _NOT_IN_REST:
+            # NumPy has texts as objects.
+            if array.dtype.kind not in "OSU" and array.dtype.name not in REST_DTYPES:
                 raise BridgeError(
                     Message(
                         f"{name} is {array.dtype.name}, which TensorFlow Serving's REST API does "

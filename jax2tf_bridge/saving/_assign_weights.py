@@ -22,11 +22,11 @@ from jax2tf_bridge.portable import is_accepted_as
 from jax2tf_bridge.signatures import (
     Matching,
     PathWeights,
-    check_types,
-    differences,
+    check_value_types,
     find_prefixes,
-    match,
-    names_of,
+    format_mismatches,
+    match_paths,
+    name_paths,
     normalize_separators,
     open_params,
 )
@@ -38,7 +38,7 @@ Rename: TypeAlias = Mapping[str, str | None] | Callable[[str], str | None]
 
 @dataclass(frozen=True)
 class WeightsReport:
-    """Report of what assign_weights did.
+    """Report of `assign_weights`; print it.
 
     Attributes:
       assigned: maps the name of each variable with a new value to the value's path.
@@ -68,8 +68,8 @@ def assign_weights(
     in TensorFlow or Keras. If a path is the name of no variable, it is compared again with "." for
     "/", and "_" for characters that TensorFlow forbids in names; ambiguous matches are dropped.
 
-    Arrays are assigned one by one, so memory for copies of a single array is used.
-    Variables stay where they are: on a device, or spread by a tf.distribute.Strategy.
+    Arrays are assigned one by one, so only one of them is copied at a time. Variables stay on their
+    devices, also those of a tf.distribute.Strategy.
 
     Args:
       model: a loaded SavedModel, a tf.Module, a Keras model, or a tree of variables.
@@ -86,8 +86,8 @@ def assign_weights(
       The variables with the paths of their values and, with `partial`, what was left over.
 
     Raises:
-      StructureError: variables get no value, or paths fit no variable; both sides are listed.
-        With `partial`: nothing fits at all.
+      StructureError: variables get no value, or paths fit no variable; both are listed. With
+        `partial`: nothing fits at all.
       ShapeError, DTypeError, ArgumentsError: values differ from their variables in shape, in dtype,
         or in both; each difference is listed.
       FileFormatError: the file has another format, is damaged, or changes.
@@ -102,11 +102,11 @@ def assign_weights(
     """
     with open_params(weights) as opened, tf.init_scope():
         source = opened if isinstance(opened, PathWeights) else PathWeights.of_state(opened)
-        saved = saved_weights(model)
-        variables = model_variables(model) if saved is None else saved
+        saved = get_saved_weights(model)
+        variables = find_variables(model) if saved is None else saved
         paths_by_name = _map_names(source, rename, saved)
         targets = {name: variable.names for name, variable in variables.items()}
-        matching = match(targets, paths_by_name)
+        matching = match_paths(targets, paths_by_name)
         if saved is not None and rename is None and matching.missing:
             matching = _match_keys_as_paths(matching, targets, paths_by_name)
         if (matching.missing or matching.unexpected) and not (partial and matching.pairs):
@@ -119,7 +119,7 @@ def assign_weights(
             # A model for converters has float32 in place of bfloat16, and does not say so.
             is_accepted = is_accepted_as(leaf, dtype, accepts_bfloat16=saved is not None)
             values.append((path, leaf, variable.shape, dtype, is_accepted))
-        check_types(
+        check_value_types(
             f"{_format_owner(source)} do not fit the variables of the model",
             values,
             "Nothing was assigned. Convert them, or leave them out with rename and partial=True.",
@@ -133,7 +133,16 @@ def assign_weights(
 def _map_names(
     source: PathWeights, rename: Rename | None, saved: Mapping[str, Any] | None
 ) -> dict[str, str]:
-    """Maps the name of each path in the model to the path; `save` names variables differently."""
+    """Maps the name of the variable for each path to the path."""
+    paths = list(source.leaves)
+    if rename is None:
+        names = paths if saved is None else _name_paths_as_saved(saved, paths)
+        return dict(zip(names, paths, strict=True))
+    if not isinstance(rename, Mapping) and not callable(rename):
+        raise StructureError(
+            "rename must be a mapping from paths to names, or a function of a path. Got: "
+            f"{rename!r}."
+        )
     if isinstance(rename, Mapping):
         unknown = [path for path in rename if path not in source.leaves]
         if unknown:
@@ -141,11 +150,9 @@ def _map_names(
             raise StructureError(
                 f"rename has {unknown[0]!r}, which is not a path of the weights{near}"
             )
-        renamed = [(rename.get(path, path), path) for path in source.leaves]
-    else:
-        renamed = [(path if rename is None else rename(path), path) for path in source.leaves]
     paths_by_name: dict[str, str] = {}
-    for name, path in renamed:
+    for path in paths:
+        name = rename.get(path, path) if isinstance(rename, Mapping) else rename(path)
         if name is None:
             continue
         if name in paths_by_name:
@@ -153,38 +160,34 @@ def _map_names(
                 f"rename gives {paths_by_name[name]} and {path} the same name, {name}."
             )
         paths_by_name[name] = path
-    if rename is not None or saved is None:
-        return paths_by_name
-    return dict(zip(_name_paths(saved, list(paths_by_name)), paths_by_name.values(), strict=True))
+    return paths_by_name
 
 
-def _name_paths(saved: Mapping[str, Any], paths: Sequence[str]) -> tuple[str, ...]:
-    """Names paths as `save` would, if the model can have all of these names.
+def _name_paths_as_saved(saved: Mapping[str, Any], paths: Sequence[str]) -> tuple[str, ...]:
+    """Names paths as `save` would.
 
     Raises:
       StructureError: some names differ only in the number that `save` added, and the model has
-        other numbers, so the path of a number is unknown.
+        other numbers, so it is unknown which path has which number.
     """
     keys = [_split_path(path) for path in paths]
-    names = names_of(keys)
+    names = name_paths(keys)
     alike: dict[str, list[int]] = {}
     for i, own_keys in enumerate(keys):
-        alike.setdefault(names_of([own_keys])[0].lower(), []).append(i)
+        alike.setdefault(name_paths([own_keys])[0].lower(), []).append(i)
     for plain, group in alike.items():
+        if len(group) == 1:
+            continue
         numbered = re.compile(rf"{re.escape(normalize_separators(plain))}(_[0-9]+)?", re.IGNORECASE)
-        there = (
-            {name for name in saved if numbered.fullmatch(normalize_separators(name))}
-            if len(group) > 1
-            else ()
-        )
+        saved_names = {name for name in saved if numbered.fullmatch(normalize_separators(name))}
         # With "." between the keys, their order, and so the numbers, may differ.
-        is_known = {names[i] for i in group} == there and not any("." in paths[i] for i in group)
-        if there and not is_known:
+        has_dots = any("." in paths[i] for i in group)
+        if saved_names and (has_dots or saved_names != {names[i] for i in group}):
             raise StructureError(
                 f"{' and '.join(repr(paths[i]) for i in group[:5])} have the same name in "
-                f"TensorFlow, and the model has {', '.join(sorted(there)[:5])}: it is unknown "
-                "which belongs to which. Map each with rename={'path': 'name', ...}; None leaves "
-                "one out."
+                f"TensorFlow, and the model has {', '.join(sorted(saved_names)[:5])}: it is "
+                "unknown which belongs to which. Map each with rename={'path': 'name', ...}; None "
+                "leaves one out."
             )
     return names
 
@@ -192,12 +195,12 @@ def _name_paths(saved: Mapping[str, Any], paths: Sequence[str]) -> tuple[str, ..
 def _match_keys_as_paths(
     matching: Matching, targets: Mapping[str, Sequence[str]], paths_by_name: Mapping[str, str]
 ) -> Matching:
-    """Also matches keys such as "layers/0/kernel" of a flat dict in a file as paths."""
+    """Matches the remaining weights again, where a key such as "layers/0/kernel" is a path."""
     by_path = {path: name for name, path in paths_by_name.items()}
     missing, unexpected = set(matching.missing), set(matching.unexpected)
     further = {
         name: by_path[path]
-        for name, path in match(targets, by_path).pairs.items()
+        for name, path in match_paths(targets, by_path).pairs.items()
         if name in missing and by_path[path] in unexpected
     }
     return Matching(
@@ -217,25 +220,26 @@ def _split_path(path: str) -> tuple[str, ...]:
 def _make_matching_error(
     matching: Matching, variables: Mapping[str, NamedVariable], source: PathWeights
 ) -> StructureError:
-    described = {name: _describe(variables[name]) for name in matching.missing}
-    lines = differences(described, matching.unexpected, variables)
+    missing_variables = {name: variables[name] for name in matching.missing}
+    types = {n: array_type_text(v.dtype.name, v.shape) for n, v in missing_variables.items()}
+    lines = format_mismatches(types, matching.unexpected, variables)
     hints = ["partial=True assigns what fits."] if matching.pairs else []
     if not source.leaves or "" in source.leaves:
         hints = ["These are not a tree of weights. Pass a state dict, or the path of a file."]
     # The last name of a variable is the shortest; it lacks the name of a Keras model.
-    for missing in (matching.missing, [variables[name].names[-1] for name in matching.missing]):
-        before, lacking = find_prefixes(missing, matching.unexpected)
-        # A prefix is added to all paths, so those that fit already would no longer fit.
-        if not before and (not lacking or matching.pairs):
+    last_names = [variable.names[-1] for variable in missing_variables.values()]
+    for missing in filter(None, (matching.missing, last_names)):
+        path_prefix, name_prefix = find_prefixes(missing, matching.unexpected)
+        if path_prefix:
+            path = f"{path_prefix}/{missing[0]}"
+            rename = f"lambda path: path.removeprefix('{path_prefix}/')"
+        # `rename` would add a prefix to all paths, also to those that fit already.
+        elif name_prefix and not matching.pairs:
+            path = missing[0].removeprefix(f"{name_prefix}/")
+            rename = f"lambda path: '{name_prefix}/' + path"
+        else:
             continue
-        name = missing[0]
-        path = f"{before}/{name}" if before else name.removeprefix(f"{lacking}/")
-        function = (
-            f"lambda path: path.removeprefix('{before}/')"
-            if before
-            else f"lambda path: '{lacking}/' + path"
-        )
-        hints.insert(0, f"{path} may belong to {name}. If so, pass rename={function}.")
+        hints.insert(0, f"{path} may belong to {missing[0]}. If so, pass rename={rename}.")
         break
     end = "\n" + " ".join(hints) if hints else ""
     text = f"{_format_owner(source)} do not fit the variables of the model"
@@ -248,20 +252,16 @@ def _to_value(leaf: Any, dtype: tf.DType) -> Any:
     return np.asarray(leaf).astype(dtype.as_numpy_dtype, copy=False)
 
 
-def _describe(variable: NamedVariable) -> str:
-    return array_type_text(variable.dtype.name, variable.shape)
-
-
 def _format_owner(source: PathWeights) -> str:
     return f"The weights in {source.file}" if source.file else "The weights"
 
 
 # Modules are trackable objects, and so are models that tf.saved_model.load read.
 _TRACKABLE: type = tf.Module.__bases__[0]
-# Below this attribute, Keras exports a copy of each variable, which nothing reads.
 _COPIES = "_all_variables"
-# Attribute of boxes around a single value: nnx.Variable, linen.Partitioned.
-_IN_A_BOX = "/value"
+"""Attribute below which Keras exports a copy of each variable; nothing reads the copies."""
+_BOX_SUFFIX = "/value"
+"""Last key of a value in a box, such as nnx.Variable or linen.Partitioned."""
 
 
 @dataclass(frozen=True)
@@ -288,7 +288,7 @@ class NamedVariable:
         return tuple(tf.TensorShape(self.variable.shape).as_list())
 
 
-def saved_weights(model: Any) -> dict[str, NamedVariable] | None:
+def get_saved_weights(model: Any) -> dict[str, NamedVariable] | None:
     """Returns the weights of a loaded model that `save` wrote, by name; None for other models.
 
     Weights in boxes have a second name without the box, as in state dicts of flax.nnx.
@@ -296,16 +296,16 @@ def saved_weights(model: Any) -> dict[str, NamedVariable] | None:
     if isinstance(model, tf.Module) or not isinstance(model, _TRACKABLE):
         return None
     params = getattr(model, "params", None)
-    written = ("constants", "gradients", "trainable_variables", "variables")
-    if not isinstance(params, Mapping) or not all(hasattr(model, name) for name in written):
+    attributes = ("constants", "gradients", "trainable_variables", "variables")
+    if not isinstance(params, Mapping) or not all(hasattr(model, name) for name in attributes):
         return None
     return {
-        name: NamedVariable(tuple(dict.fromkeys((name, name.removesuffix(_IN_A_BOX)))), variable)
+        name: NamedVariable(tuple(dict.fromkeys((name, name.removesuffix(_BOX_SUFFIX)))), variable)
         for name, variable in params.items()
     }
 
 
-def model_variables(model: Any) -> dict[str, NamedVariable]:
+def find_variables(model: Any) -> dict[str, NamedVariable]:
     """Returns the variables of a model by their likeliest names.
 
     Args:
@@ -317,12 +317,10 @@ def model_variables(model: Any) -> dict[str, NamedVariable]:
     """
     variables_by_id: dict[int, NamedVariable] = {}
     for names, variable in itertools.chain(_walk(model), _iterate_listed(model)):
-        known = variables_by_id.get(id(variable))
         # A second way to a variable is a second name.
-        before = known.names if known else ()
-        variables_by_id[id(variable)] = NamedVariable(
-            tuple(dict.fromkeys([*before, *names])), variable
-        )
+        before = variables_by_id.get(id(variable), NamedVariable((), variable))
+        all_names = tuple(dict.fromkeys([*before.names, *names]))
+        variables_by_id[id(variable)] = NamedVariable(all_names, variable)
     if not variables_by_id:
         raise StructureError(
             f"The {type(model).__name__} has no variables. Expected a tf.Module, a Keras model, a "
@@ -338,17 +336,13 @@ def _key_by_name(variables: Sequence[NamedVariable]) -> dict[str, NamedVariable]
     for variable in variables:
         if _is_unread_copy(variable) and not own_names.isdisjoint(_own_names(variable.variable)):
             continue
-        name = plain = variable.names[0]
-        for number in itertools.count(1):
-            if name not in by_name:
-                break
-            name = f"{plain}_{number}"
-        by_name[name] = variable
+        plain = variable.names[0]
+        candidates = itertools.chain([plain], (f"{plain}_{i}" for i in itertools.count(1)))
+        by_name[next(name for name in candidates if name not in by_name)] = variable
     return by_name
 
 
 def _is_unread_copy(variable: NamedVariable) -> bool:
-    """Returns whether it is one of the copies that Keras exports."""
     return _COPIES in variable.names[0].split("/")
 
 
@@ -357,15 +351,15 @@ def _walk(root: Any) -> Iterator[tuple[Sequence[str], Any]]:
     count = itertools.count()
     # Private attributes come last: trackers list the objects of public attributes there again.
     queue: list[tuple[int, int, int, str, Any]] = [(0, 0, next(count), "", root)]
-    entered = set()
+    visited = set()
     while queue:
         private, depth, _, path, value = heapq.heappop(queue)
-        if is_variable(value):
+        if _is_variable(value):
             yield [*([path] if path else []), *_own_names(value)], value
             continue
-        if id(value) in entered:
+        if id(value) in visited:
             continue
-        entered.add(id(value))
+        visited.add(id(value))
         if _is_keras(value) and _keras_weights(value) is not None:
             for names, variable in _keras_variables(value):
                 yield [f"{path}/{name}" if path else name for name in names], variable
@@ -393,7 +387,7 @@ def _iterate_listed(model: Any) -> Iterator[tuple[Sequence[str], Any]]:
     """Yields the variables that a model lists, by their own names."""
     listed = () if _is_keras(model) else getattr(model, "variables", ())
     if isinstance(listed, (list, tuple)):
-        for variable in filter(is_variable, listed):
+        for variable in filter(_is_variable, listed):
             yield _own_names(variable), variable
 
 
@@ -407,29 +401,29 @@ def _keras_variables(model: Any) -> Iterator[tuple[Sequence[str], Any]]:
 
 def _keras_weights(value: Any) -> Sequence[Any] | None:
     """Returns the variables of a Keras object; None if it does not list them."""
-    # Optimizers and metrics have no weights; some of those that TensorFlow loads list nothing.
+    # Optimizers and metrics have no weights; some that TensorFlow loads list nothing.
     name = "weights" if hasattr(type(value), "weights") else "variables"
     try:
-        listed = getattr(value, name, None)
-    except ValueError:  # Keras 2, of a model that was not built
+        variables = getattr(value, name, None)
+    except ValueError:  # Keras 2 raises it for a model that is not built
         return ()
-    return listed if isinstance(listed, (list, tuple)) else None
+    return variables if isinstance(variables, (list, tuple)) else None
 
 
 def _own_names(variable: Any) -> list[str]:
-    """Returns Keras 3's path, or TensorFlow's name without the number of an output."""
+    """Returns Keras 3's path, or TensorFlow's name without the suffix ":0"."""
     path = getattr(variable, "path", None)
     return [path if isinstance(path, str) else variable.name.partition(":")[0]]
 
 
-def is_variable(value: Any) -> bool:
-    """Checks for a variable of TensorFlow or of Keras."""
-    # Keras's optimizers assign, too.
+def _is_variable(value: Any) -> bool:
+    """Returns whether a value is a variable of TensorFlow or of Keras."""
+    # Keras's optimizers have `assign` as well, but no shape.
     is_keras = _is_keras(value) and hasattr(value, "assign") and hasattr(value, "shape")
     return isinstance(value, tf.Variable) or is_keras
 
 
 def _is_keras(value: Any) -> bool:
-    """Checks for a class of Keras, without loading Keras."""
+    # The comparison by name avoids importing Keras.
     modules = {cls.__module__.partition(".")[0] for cls in type(value).__mro__}
     return bool(modules & {"keras", "tf_keras"}) and hasattr(value, "name")
