@@ -20,7 +20,7 @@ from jax2tf_bridge.to_onnx._functions import (
     to_tensor,
     to_tensors,
 )
-from jax2tf_bridge.to_onnx._graph import DTYPES, DType, Graph, Tensor, broadcast_shapes
+from jax2tf_bridge.to_onnx._graph import DTYPES, OnnxDType, OnnxGraph, Tensor, broadcast_shapes
 
 _INT32, _INT64, _UINT64 = DTYPES["int32"], DTYPES["int64"], DTYPES["uint64"]
 _BOOL, _FLOAT32, _FLOAT64 = DTYPES["bool"], DTYPES["float32"], DTYPES["float64"]
@@ -28,7 +28,7 @@ _BOOL, _FLOAT32, _FLOAT64 = DTYPES["bool"], DTYPES["float32"], DTYPES["float64"]
 
 @function("constant")
 def _constant(
-    graph: Graph, value: Any, dtype: DType | None = None, shape: Sequence[int] | None = None
+    graph: OnnxGraph, value: Any, dtype: OnnxDType | None = None, shape: Sequence[int] | None = None
 ) -> Tensor:
     tensor = to_tensor(graph, value, None if dtype is None else as_dtype(dtype))
     if shape is None:
@@ -38,28 +38,28 @@ def _constant(
 
 
 @function("convert_to_tensor")
-def _convert_to_tensor(graph: Graph, value: Any, dtype: DType | None = None) -> Tensor:
+def _convert_to_tensor(graph: OnnxGraph, value: Any, dtype: OnnxDType | None = None) -> Tensor:
     tensor = to_tensor(graph, value, dtype)
     return tensor if dtype is None else cast(graph, tensor, dtype)
 
 
 @function("is_tensor")
-def _is_tensor(graph: Graph, value: Any) -> bool:
+def _is_tensor(graph: OnnxGraph, value: Any) -> bool:
     return isinstance(value, Tensor)
 
 
 @function("get_static_value")
-def _get_static_value(graph: Graph, x: Tensor) -> np.ndarray[Any, Any] | None:
+def _get_static_value(graph: OnnxGraph, x: Tensor) -> np.ndarray[Any, Any] | None:
     return x.value
 
 
 @function("as_dtype")
-def _as_dtype(graph: Graph, value: Any) -> DType:
+def _as_dtype(graph: OnnxGraph, value: Any) -> OnnxDType:
     return as_dtype(value)
 
 
 @function("stop_gradient", "identity")
-def _identity(graph: Graph, x: Tensor) -> Tensor:
+def _identity(graph: OnnxGraph, x: Tensor) -> Tensor:
     return x
 
 
@@ -67,7 +67,7 @@ def _identity(graph: Graph, x: Tensor) -> Tensor:
 
 
 @function("cast")
-def _cast(graph: Graph, value: Any, dtype: DType) -> Tensor:
+def _cast(graph: OnnxGraph, value: Any, dtype: OnnxDType) -> Tensor:
     x = to_tensor(graph, value)
     dtype = as_dtype(dtype)
     result = cast(graph, x, dtype)
@@ -80,7 +80,9 @@ def _cast(graph: Graph, value: Any, dtype: DType) -> Tensor:
 # that take them; what nothing uses is dropped.
 
 
-def _with_sizes(graph: Graph, operation: str, result: Tensor, operands: Sequence[Tensor]) -> Tensor:
+def _with_sizes(
+    graph: OnnxGraph, operation: str, result: Tensor, operands: Sequence[Tensor]
+) -> Tensor:
     if result.dtype is _INT32 and any(x.wide is not None for x in operands):
         wide = [to_wide(graph, x) for x in operands]
         if all(x is not None for x in wide):
@@ -88,7 +90,7 @@ def _with_sizes(graph: Graph, operation: str, result: Tensor, operands: Sequence
     return result
 
 
-def to_wide(graph: Graph, x: Tensor) -> Tensor | None:
+def to_wide(graph: OnnxGraph, x: Tensor) -> Tensor | None:
     """Returns sizes as int64; None if they may be other numbers."""
     if x.wide is not None:
         return x.wide
@@ -97,7 +99,7 @@ def to_wide(graph: Graph, x: Tensor) -> Tensor | None:
 
 def _binary(name: str, operation: str, *, keeps_bits: bool = False) -> Callable[..., Tensor]:
     @function(name)
-    def call(graph: Graph, x: Any, y: Any) -> Tensor:
+    def call(graph: OnnxGraph, x: Any, y: Any) -> Tensor:
         operands = to_tensors(graph, x, y)
         result = elementwise(graph, operation, *operands, keeps_bits=keeps_bits)
         return _with_sizes(graph, operation, result, operands)
@@ -111,7 +113,7 @@ def _unary(*names: str, operation: str) -> Callable[..., Tensor]:
 
 def _comparison(name: str, operation: str) -> Callable[..., Tensor]:
     @function(name)
-    def call(graph: Graph, x: Any, y: Any) -> Tensor:
+    def call(graph: OnnxGraph, x: Any, y: Any) -> Tensor:
         return _compare(graph, operation, *to_tensors(graph, x, y))
 
     return call
@@ -123,7 +125,7 @@ _COMPARISONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
 """Comparisons that are computed while the graph is made, if both numbers are known."""
 
 
-def _compare(graph: Graph, operation: str, x: Tensor, y: Tensor) -> Tensor:
+def _compare(graph: OnnxGraph, operation: str, x: Tensor, y: Tensor) -> Tensor:
     if operation in _COMPARISONS and _is_known_scalar(x) and _is_known_scalar(y):
         return graph.constant(np.asarray(_COMPARISONS[operation](x.value, y.value)))
     return graph.add(operation, [x, y], _BOOL, broadcast_shapes(x.shape, y.shape))
@@ -134,7 +136,7 @@ def _is_known_scalar(x: Tensor) -> bool:
 
 
 @function("not_equal")
-def _not_equal(graph: Graph, x: Any, y: Any) -> Tensor:
+def _not_equal(graph: OnnxGraph, x: Any, y: Any) -> Tensor:
     x, y = to_tensors(graph, x, y)
     if x.dtype is _BOOL:
         return _compare(graph, "Xor", x, y)
@@ -142,29 +144,29 @@ def _not_equal(graph: Graph, x: Any, y: Any) -> Tensor:
 
 
 @function("logical_not")
-def _logical_not(graph: Graph, x: Any) -> Tensor:
+def _logical_not(graph: OnnxGraph, x: Any) -> Tensor:
     x = to_tensor(graph, x)
     return graph.add("Not", [x], _BOOL, x.shape)
 
 
 @function("negative")
-def _negative(graph: Graph, x: Tensor) -> Tensor:
+def _negative(graph: OnnxGraph, x: Tensor) -> Tensor:
     if x.dtype.is_unsigned:
         return elementwise(graph, "Sub", graph.constant(np.zeros((), x.dtype.as_numpy_dtype)), x)
     return elementwise(graph, "Neg", x)
 
 
 @function("zeros_like")
-def _zeros_like(graph: Graph, x: Tensor) -> Tensor:
+def _zeros_like(graph: OnnxGraph, x: Tensor) -> Tensor:
     return _fill_like(graph, x, 0)
 
 
 @function("ones_like")
-def _ones_like(graph: Graph, x: Tensor) -> Tensor:
+def _ones_like(graph: OnnxGraph, x: Tensor) -> Tensor:
     return _fill_like(graph, x, 1)
 
 
-def _fill_like(graph: Graph, x: Tensor, number: int) -> Tensor:
+def _fill_like(graph: OnnxGraph, x: Tensor, number: int) -> Tensor:
     scalar = graph.constant(np.array(number, x.dtype.as_numpy_dtype))
     if not x.shape:
         return scalar
@@ -174,12 +176,12 @@ def _fill_like(graph: Graph, x: Tensor, number: int) -> Tensor:
 
 
 @function("square")
-def _square(graph: Graph, x: Tensor) -> Tensor:
+def _square(graph: OnnxGraph, x: Tensor) -> Tensor:
     return elementwise(graph, "Mul", x, x)
 
 
 @function("where")
-def _where(graph: Graph, flag: Any, x: Any = None, y: Any = None) -> Tensor:
+def _where(graph: OnnxGraph, flag: Any, x: Any = None, y: Any = None) -> Tensor:
     flag = to_tensor(graph, flag)
     if x is None and y is None:
         return _find_true(graph, flag)
@@ -191,12 +193,12 @@ def _where(graph: Graph, flag: Any, x: Any = None, y: Any = None) -> Tensor:
     return choose(graph, flag, x, y)
 
 
-def elementwise_not(graph: Graph, flag: Tensor) -> Tensor:
+def elementwise_not(graph: OnnxGraph, flag: Tensor) -> Tensor:
     """Returns where a flag is not set."""
     return graph.add("Not", [flag], _BOOL, flag.shape)
 
 
-def choose(graph: Graph, flag: Tensor, x: Tensor, y: Tensor) -> Tensor:
+def choose(graph: OnnxGraph, flag: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Returns x where the flag is set, else y."""
     if _is_known_scalar(flag):
         chosen, left_out = (x, y) if flag.value else (y, x)
@@ -213,20 +215,20 @@ def choose(graph: Graph, flag: Tensor, x: Tensor, y: Tensor) -> Tensor:
     return result
 
 
-def _find_true(graph: Graph, flags: Tensor) -> Tensor:
+def _find_true(graph: OnnxGraph, flags: Tensor) -> Tensor:
     """Returns the indices of the set flags [n, rank]."""
     places = graph.add("NonZero", [flags], _INT64, (flags.shape.rank, None))
     return graph.add("Transpose", [places], _INT64, (None, flags.shape.rank), perm=[1, 0])
 
 
 @function("clip_by_value")
-def _clip(graph: Graph, x: Any, low: Any, high: Any) -> Tensor:
+def _clip(graph: OnnxGraph, x: Any, low: Any, high: Any) -> Tensor:
     x, low, high = to_tensors(graph, x, low, high)
     return elementwise(graph, "Min", elementwise(graph, "Max", x, low), high)
 
 
 @function("add_n")
-def _add_n(graph: Graph, tensors: Sequence[Tensor]) -> Tensor:
+def _add_n(graph: OnnxGraph, tensors: Sequence[Tensor]) -> Tensor:
     return functools.reduce(lambda a, b: elementwise(graph, "Add", a, b), tensors)
 
 
@@ -234,24 +236,24 @@ def _add_n(graph: Graph, tensors: Sequence[Tensor]) -> Tensor:
 
 
 @function("divide")
-def _divide(graph: Graph, x: Any, y: Any) -> Tensor:
+def _divide(graph: OnnxGraph, x: Any, y: Any) -> Tensor:
     return elementwise(graph, "Div", x, y)
 
 
 @function("truncatediv")
-def _truncatediv(graph: Graph, x: Any, y: Any) -> Tensor:
+def _truncatediv(graph: OnnxGraph, x: Any, y: Any) -> Tensor:
     return elementwise(graph, "Div", x, y)
 
 
 @function("truncatemod")
-def _truncatemod(graph: Graph, x: Any, y: Any) -> Tensor:
+def _truncatemod(graph: OnnxGraph, x: Any, y: Any) -> Tensor:
     # Computed by a quotient, because ONNX Runtime's Mod of integers may ignore fmod.
     x, y = to_tensors(graph, x, y)
     return elementwise(graph, "Mod", x, y, fmod=1)
 
 
 @function("math.floordiv")
-def _floordiv(graph: Graph, x: Any, y: Any) -> Tensor:
+def _floordiv(graph: OnnxGraph, x: Any, y: Any) -> Tensor:
     x, y = to_tensors(graph, x, y)
     if x.dtype.is_floating:
         return elementwise(graph, "Floor", elementwise(graph, "Div", x, y))
@@ -263,7 +265,7 @@ def _floordiv(graph: Graph, x: Any, y: Any) -> Tensor:
     return result
 
 
-def _divide_down(graph: Graph, x: Tensor, y: Tensor) -> Tensor:
+def _divide_down(graph: OnnxGraph, x: Tensor, y: Tensor) -> Tensor:
     if x.dtype.is_unsigned:
         return elementwise(graph, "Div", x, y)
     rest = elementwise(graph, "Mod", x, y)  # with the sign of the divisor
@@ -271,7 +273,7 @@ def _divide_down(graph: Graph, x: Tensor, y: Tensor) -> Tensor:
 
 
 @function("math.floormod")
-def _floormod(graph: Graph, x: Any, y: Any) -> Tensor:
+def _floormod(graph: OnnxGraph, x: Any, y: Any) -> Tensor:
     operands = to_tensors(graph, x, y)
     if operands[0].dtype.is_floating:
         raise NoOperationError("ONNX has no remainder of floats that rounds down")
@@ -280,14 +282,14 @@ def _floormod(graph: Graph, x: Any, y: Any) -> Tensor:
 
 
 @function("pow")
-def _pow(graph: Graph, x: Any, y: Any) -> Tensor:
+def _pow(graph: OnnxGraph, x: Any, y: Any) -> Tensor:
     x, y = to_tensors(graph, x, y)
     if x.dtype.is_integer:
         return _integer_power(graph, x, y)
     return elementwise(graph, "Pow", x, y)
 
 
-def _integer_power(graph: Graph, x: Tensor, y: Tensor) -> Tensor:
+def _integer_power(graph: OnnxGraph, x: Tensor, y: Tensor) -> Tensor:
     """Raises integers to powers of at least 0 by squaring; products wrap around.
 
     ONNX Runtime computes powers of integers as floats.
@@ -306,13 +308,13 @@ def _integer_power(graph: Graph, x: Tensor, y: Tensor) -> Tensor:
 
 
 @function("bitwise.left_shift")
-def _left_shift(graph: Graph, x: Any, y: Any) -> Tensor:
+def _left_shift(graph: OnnxGraph, x: Any, y: Any) -> Tensor:
     x, y = to_tensors(graph, x, y)
     return _shift(graph, x, y, "LEFT")
 
 
 @function("bitwise.right_shift")
-def _right_shift(graph: Graph, x: Any, y: Any) -> Tensor:
+def _right_shift(graph: OnnxGraph, x: Any, y: Any) -> Tensor:
     x, y = to_tensors(graph, x, y)
     if x.dtype.is_unsigned:
         return _shift(graph, x, y, "RIGHT")
@@ -323,7 +325,7 @@ def _right_shift(graph: Graph, x: Any, y: Any) -> Tensor:
     return choose(graph, is_negative, elementwise(graph, "BitwiseNot", shifted), shifted)
 
 
-def _shift(graph: Graph, x: Tensor, y: Tensor, direction: str) -> Tensor:
+def _shift(graph: OnnxGraph, x: Tensor, y: Tensor, direction: str) -> Tensor:
     """Shifts as unsigned integers; those of 16 bits are shifted in 32."""
     size = x.dtype.size
     within = DTYPES["uint32" if size == 2 else f"uint{8 * size}"]
@@ -335,7 +337,7 @@ def _shift(graph: Graph, x: Tensor, y: Tensor, direction: str) -> Tensor:
 
 
 @function("raw_ops.PopulationCount")
-def _population_count(graph: Graph, *, x: Tensor) -> Tensor:
+def _population_count(graph: OnnxGraph, *, x: Tensor) -> Tensor:
     """Counts the set bits, as uint8."""
     wide = cast(graph, x, _UINT64)
 
@@ -358,10 +360,10 @@ def _population_count(graph: Graph, *, x: Tensor) -> Tensor:
 
 
 def _by_formula(
-    name: str, operation: str, formula: Callable[[Graph, Tensor], Tensor]
+    name: str, operation: str, formula: Callable[[OnnxGraph, Tensor], Tensor]
 ) -> Callable[..., Tensor]:
     @function(name, name.removeprefix("math."))
-    def call(graph: Graph, x: Tensor) -> Tensor:
+    def call(graph: OnnxGraph, x: Tensor) -> Tensor:
         if x.dtype is _FLOAT64:
             return formula(graph, x)
         return elementwise(graph, operation, x)
@@ -369,19 +371,19 @@ def _by_formula(
     return call
 
 
-def _number(graph: Graph, value: float) -> Tensor:
+def _number(graph: OnnxGraph, value: float) -> Tensor:
     return graph.constant(np.array(value, np.float64))
 
 
-def _do(graph: Graph, operation: str, *operands: Any) -> Tensor:
+def _do(graph: OnnxGraph, operation: str, *operands: Any) -> Tensor:
     return elementwise(graph, operation, *operands)
 
 
-def _tan(graph: Graph, x: Tensor) -> Tensor:
+def _tan(graph: OnnxGraph, x: Tensor) -> Tensor:
     return _do(graph, "Div", _do(graph, "Sin", x), _do(graph, "Cos", x))
 
 
-def _sinh(graph: Graph, x: Tensor) -> Tensor:
+def _sinh(graph: OnnxGraph, x: Tensor) -> Tensor:
     grown = graph.make("math.expm1", x)
     other = _do(graph, "Div", grown, _do(graph, "Add", grown, 1.0))
     half = _do(graph, "Mul", _do(graph, "Add", grown, other), 0.5)
@@ -392,7 +394,7 @@ def _sinh(graph: Graph, x: Tensor) -> Tensor:
     return choose(graph, is_great, _do(graph, "Mul", _do(graph, "Sign", x), near), half)
 
 
-def _with_sign_of(graph: Graph, x: Tensor, size: Tensor) -> Tensor:
+def _with_sign_of(graph: OnnxGraph, x: Tensor, size: Tensor) -> Tensor:
     """Returns the size with the sign of x; zeros are returned as they are."""
     # ONNX Runtime's Where has 0 for -0 in its second operand, but not in its third one.
     # A Not before Where would be fused, and exchange the operands.
@@ -400,17 +402,17 @@ def _with_sign_of(graph: Graph, x: Tensor, size: Tensor) -> Tensor:
     return choose(graph, is_other, _do(graph, "Mul", _do(graph, "Sign", x), size), x)
 
 
-def _cosh(graph: Graph, x: Tensor) -> Tensor:
+def _cosh(graph: OnnxGraph, x: Tensor) -> Tensor:
     half = _do(graph, "Exp", _do(graph, "Sub", _do(graph, "Abs", x), float(np.log(2))))
     return _do(graph, "Add", half, _do(graph, "Div", _number(graph, 0.25), half))
 
 
-def _atanh(graph: Graph, x: Tensor) -> Tensor:
+def _atanh(graph: OnnxGraph, x: Tensor) -> Tensor:
     quotient = _do(graph, "Div", _do(graph, "Mul", x, 2.0), _do(graph, "Sub", 1.0, x))
     return _do(graph, "Mul", _log1p(graph, quotient), 0.5)
 
 
-def _asinh(graph: Graph, x: Tensor) -> Tensor:
+def _asinh(graph: OnnxGraph, x: Tensor) -> Tensor:
     size = _do(graph, "Abs", x)
     square = _do(graph, "Mul", size, size)
     root = _do(graph, "Sqrt", _do(graph, "Add", square, 1.0))
@@ -421,7 +423,7 @@ def _asinh(graph: Graph, x: Tensor) -> Tensor:
     return _with_sign_of(graph, x, choose(graph, is_great, great, small))
 
 
-def _acosh(graph: Graph, x: Tensor) -> Tensor:
+def _acosh(graph: OnnxGraph, x: Tensor) -> Tensor:
     less = _do(graph, "Sub", x, 1.0)
     root = _do(graph, "Sqrt", _do(graph, "Mul", less, _do(graph, "Add", x, 1.0)))
     small = _log1p(graph, _do(graph, "Add", less, root))
@@ -433,7 +435,7 @@ def _acosh(graph: Graph, x: Tensor) -> Tensor:
 _ATAN_SERIES = tuple((-1) ** k / (2 * k + 1) for k in range(1, 9))
 
 
-def _atan(graph: Graph, x: Tensor) -> Tensor:
+def _atan(graph: OnnxGraph, x: Tensor) -> Tensor:
     """Computes the arc tangent by halving the angle three times, and a series."""
     size = _do(graph, "Abs", x)
     is_great = _compare(graph, "Greater", size, _number(graph, 1.0))
@@ -450,30 +452,30 @@ def _atan(graph: Graph, x: Tensor) -> Tensor:
     return _with_sign_of(graph, x, angle)
 
 
-def _asin(graph: Graph, x: Tensor) -> Tensor:
+def _asin(graph: OnnxGraph, x: Tensor) -> Tensor:
     less, more = _do(graph, "Sub", 1.0, x), _do(graph, "Add", 1.0, x)
     root = _do(graph, "Sqrt", _do(graph, "Mul", less, more))
     return _atan(graph, _do(graph, "Div", x, root))
 
 
-def _acos(graph: Graph, x: Tensor) -> Tensor:
+def _acos(graph: OnnxGraph, x: Tensor) -> Tensor:
     less, more = _do(graph, "Sub", 1.0, x), _do(graph, "Add", 1.0, x)
     half = _atan(graph, _do(graph, "Sqrt", _do(graph, "Div", less, more)))
     return _do(graph, "Mul", half, 2.0)
 
 
-def _erf(graph: Graph, x: Tensor) -> Tensor:
+def _erf(graph: OnnxGraph, x: Tensor) -> Tensor:
     raise NoOperationError("ONNX Runtime has no Erf of float64")
 
 
 @function("math.expm1")
-def _expm1(graph: Graph, x: Tensor) -> Tensor:
+def _expm1(graph: OnnxGraph, x: Tensor) -> Tensor:
     result: Tensor = expm1(x)
     return result
 
 
 @function("math.log1p")
-def _log1p(graph: Graph, x: Tensor) -> Tensor:
+def _log1p(graph: OnnxGraph, x: Tensor) -> Tensor:
     if x.dtype is not _FLOAT64:
         result: Tensor = log1p(x)
         return result
@@ -487,45 +489,45 @@ def _log1p(graph: Graph, x: Tensor) -> Tensor:
 
 
 @function("math.lgamma")
-def _lgamma(graph: Graph, x: Tensor) -> Tensor:
+def _lgamma(graph: OnnxGraph, x: Tensor) -> Tensor:
     result: Tensor = lgamma(x, functools.partial(_log1p, graph))
     return result
 
 
 @function("math.nextafter")
-def _nextafter(graph: Graph, x: Tensor, y: Tensor) -> Tensor:
+def _nextafter(graph: OnnxGraph, x: Tensor, y: Tensor) -> Tensor:
     result: Tensor = next_after(x, y)
     return result
 
 
 @function("math.rsqrt")
-def _rsqrt(graph: Graph, x: Tensor) -> Tensor:
+def _rsqrt(graph: OnnxGraph, x: Tensor) -> Tensor:
     return _do(graph, "Reciprocal", _do(graph, "Sqrt", x))
 
 
 @function("math.is_nan")
-def _is_nan(graph: Graph, x: Tensor) -> Tensor:
+def _is_nan(graph: OnnxGraph, x: Tensor) -> Tensor:
     return graph.add("IsNaN", [x], _BOOL, x.shape)
 
 
 @function("math.is_inf")
-def _is_inf(graph: Graph, x: Tensor) -> Tensor:
+def _is_inf(graph: OnnxGraph, x: Tensor) -> Tensor:
     wide = cast(graph, x, _FLOAT32) if x.dtype.size == 2 else x
     return graph.add("IsInf", [wide], _BOOL, x.shape)
 
 
 @function("math.is_finite")
-def _is_finite(graph: Graph, x: Tensor) -> Tensor:
+def _is_finite(graph: OnnxGraph, x: Tensor) -> Tensor:
     # The difference of a number that is not finite and itself is NaN.
     return _compare(graph, "Equal", _do(graph, "Sub", x, x), _zero(graph, x.dtype))
 
 
-def _zero(graph: Graph, dtype: DType) -> Tensor:
+def _zero(graph: OnnxGraph, dtype: OnnxDType) -> Tensor:
     return graph.constant(np.zeros((), dtype.as_numpy_dtype))
 
 
 @function("math.atan2")
-def _atan2(graph: Graph, y: Any, x: Any) -> Tensor:
+def _atan2(graph: OnnxGraph, y: Any, x: Any) -> Tensor:
     y, x = to_tensors(graph, y, x)
     dtype = y.dtype
     if dtype.size == 2:
@@ -559,7 +561,7 @@ def _atan2(graph: Graph, y: Any, x: Any) -> Tensor:
     return cast(graph, choose(graph, has_nan, invalid, angle), dtype)
 
 
-def _is_negative(graph: Graph, x: Tensor) -> Tensor:
+def _is_negative(graph: OnnxGraph, x: Tensor) -> Tensor:
     """Returns whether the sign bit is set, also of -0."""
     zero = _zero(graph, x.dtype)
     below = _compare(graph, "Less", x, zero)
@@ -567,39 +569,39 @@ def _is_negative(graph: Graph, x: Tensor) -> Tensor:
 
 
 @function("math.real", "math.conj")
-def _real(graph: Graph, x: Tensor) -> Tensor:
+def _real(graph: OnnxGraph, x: Tensor) -> Tensor:
     return x
 
 
 @function("math.imag")
-def _imag(graph: Graph, x: Tensor) -> Tensor:
+def _imag(graph: OnnxGraph, x: Tensor) -> Tensor:
     return _zeros_like(graph, x)
 
 
 @function("sign", "math.sign")
-def _sign(graph: Graph, x: Tensor) -> Tensor:
+def _sign(graph: OnnxGraph, x: Tensor) -> Tensor:
     if x.dtype.name == "float16":  # its kernel makes 0 of NaN
         return cast(graph, _do(graph, "Sign", cast(graph, x, DTYPES["float32"])), x.dtype)
     return _do(graph, "Sign", x)
 
 
 @function("nn.relu6")
-def _relu6(graph: Graph, x: Tensor) -> Tensor:
+def _relu6(graph: OnnxGraph, x: Tensor) -> Tensor:
     return elementwise(graph, "Min", elementwise(graph, "Max", x, 0), 6)
 
 
 @function("nn.softmax")
-def _softmax(graph: Graph, x: Tensor) -> Tensor:
+def _softmax(graph: OnnxGraph, x: Tensor) -> Tensor:
     return compute(graph, "Softmax", [x], x.shape, axis=-1)
 
 
 @function("nn.log_softmax")
-def _log_softmax(graph: Graph, x: Tensor) -> Tensor:
+def _log_softmax(graph: OnnxGraph, x: Tensor) -> Tensor:
     return compute(graph, "LogSoftmax", [x], x.shape, axis=-1)
 
 
 @function("math.polyval")
-def _polyval(graph: Graph, coefficients: Sequence[Any], x: Tensor) -> Tensor:
+def _polyval(graph: OnnxGraph, coefficients: Sequence[Any], x: Tensor) -> Tensor:
     total: Any = 0
     for coefficient in coefficients:
         total = _do(graph, "Add", _do(graph, "Mul", total, x), coefficient)

@@ -11,12 +11,12 @@ import numpy as np
 from jax2tf_bridge.emitters import NoOperationError
 from jax2tf_bridge.to_onnx._arithmetic import choose
 from jax2tf_bridge.to_onnx._functions import as_dtype, cast, function
-from jax2tf_bridge.to_onnx._graph import DTYPES, DType, Graph, Tensor
+from jax2tf_bridge.to_onnx._graph import DTYPES, OnnxDType, OnnxGraph, Tensor
 from jax2tf_bridge.to_onnx._movement import expand_dims, getitem
 
 
 @function("bitcast")
-def bitcast(graph: Graph, x: Tensor, dtype: DType) -> Tensor:
+def bitcast(graph: OnnxGraph, x: Tensor, dtype: OnnxDType) -> Tensor:
     """Reads the bits of elements as another dtype, as tf.bitcast does."""
     dtype = as_dtype(dtype)
     if x.dtype is dtype:
@@ -34,11 +34,11 @@ def bitcast(graph: Graph, x: Tensor, dtype: DType) -> Tensor:
     return _make_float(graph, bits, dtype) if dtype.is_floating else cast(graph, bits, dtype)
 
 
-def _unsigned(size: int) -> DType:
+def _unsigned(size: int) -> OnnxDType:
     return DTYPES[f"uint{8 * size}"]
 
 
-def _split(graph: Graph, bits: Tensor, size: int) -> Tensor:
+def _split(graph: OnnxGraph, bits: Tensor, size: int) -> Tensor:
     """Splits integers into smaller ones along a new last axis, the lowest bits first."""
     count = bits.dtype.size // size
     places = graph.constant(np.arange(count).astype(bits.dtype.as_numpy_dtype) * (8 * size))
@@ -46,7 +46,7 @@ def _split(graph: Graph, bits: Tensor, size: int) -> Tensor:
     return cast(graph, shifted, _unsigned(size))
 
 
-def _join(graph: Graph, bits: Tensor, size: int) -> Tensor:
+def _join(graph: OnnxGraph, bits: Tensor, size: int) -> Tensor:
     """Joins the integers along the last axis to larger ones."""
     wide = _unsigned(size)
     count = size // bits.dtype.size
@@ -71,8 +71,8 @@ class _Format:
       n_exponent: the number of bits of the exponent.
     """
 
-    dtype: DType
-    bits: DType
+    dtype: OnnxDType
+    bits: OnnxDType
     n_fraction: int
     n_exponent: int
 
@@ -103,7 +103,7 @@ _FORMATS = {
 class _Numbers:
     """Constants of two dtypes."""
 
-    def __init__(self, graph: Graph, form: _Format) -> None:
+    def __init__(self, graph: OnnxGraph, form: _Format) -> None:
         self._graph, self._form = graph, form
 
     def float(self, value: float) -> Tensor:
@@ -113,7 +113,7 @@ class _Numbers:
         return self._graph.constant(np.array(value, self._form.bits.as_numpy_dtype))
 
 
-def _read_bits(graph: Graph, x: Tensor) -> Tensor:
+def _read_bits(graph: OnnxGraph, x: Tensor) -> Tensor:
     """Returns the bits of floats as integers; NaN has the bits of NumPy's."""
     form = _FORMATS[x.dtype.name]
     number = _Numbers(graph, form)
@@ -153,7 +153,7 @@ def _read_bits(graph: Graph, x: Tensor) -> Tensor:
     return cast(graph, bits, _unsigned(x.dtype.size))
 
 
-def _make_float(graph: Graph, bits: Tensor, dtype: DType) -> Tensor:
+def _make_float(graph: OnnxGraph, bits: Tensor, dtype: OnnxDType) -> Tensor:
     """Returns the floats with these bits."""
     form = _FORMATS[dtype.name]
     number = _Numbers(graph, form)
@@ -177,7 +177,7 @@ def _make_float(graph: Graph, bits: Tensor, dtype: DType) -> Tensor:
     return cast(graph, value, dtype)
 
 
-def _sign(graph: Graph, bits: Tensor) -> Tensor:
+def _sign(graph: OnnxGraph, bits: Tensor) -> Tensor:
     """Returns the highest bit of unsigned integers."""
     places = graph.constant(np.array(8 * bits.dtype.size - 1, bits.dtype.as_numpy_dtype))
     shifted: Tensor = graph.make("bitwise.right_shift", bits, places)

@@ -21,7 +21,7 @@ from jax2tf_bridge.to_onnx import (
 )
 from jax2tf_bridge.to_onnx._complex import has_complex, make_complex
 from jax2tf_bridge.to_onnx._functions import names_of
-from jax2tf_bridge.to_onnx._graph import DTYPES, DType, Graph
+from jax2tf_bridge.to_onnx._graph import DTYPES, OnnxDType, OnnxGraph
 
 
 def _by_name(*modules: ModuleType) -> Mapping[str, Callable[..., Any]]:
@@ -51,7 +51,7 @@ _FOR_BOTH = frozenset(
 """Functions that treat complex arguments like others."""
 
 
-def find_function(graph: Graph, name: str) -> Callable[..., Any]:
+def find_function(graph: OnnxGraph, name: str) -> Callable[..., Any]:
     """Returns the function of a name, which adds to a graph.
 
     It raises NoOperationError if ONNX has none.
@@ -68,10 +68,10 @@ def find_function(graph: Graph, name: str) -> Callable[..., Any]:
     return call
 
 
-class Builder:
+class OnnxBuilder:
     """Maker of ONNX operations, which emitters call in place of TensorFlow."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: OnnxGraph) -> None:
         """Stores the graph that grows."""
         self.graph = graph
 
@@ -81,7 +81,7 @@ class Builder:
             return self._in_scope
         return find_function(self.graph, name)
 
-    def find_dtype(self, name: str) -> DType:
+    def find_dtype(self, name: str) -> OnnxDType:
         """Returns the dtype of a name."""
         if name not in DTYPES:
             raise NoOperationError(f"ONNX Runtime does not compute with {name}")

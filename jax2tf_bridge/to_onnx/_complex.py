@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jax2tf_bridge.to_onnx._functions import function, to_tensor
-from jax2tf_bridge.to_onnx._graph import DTYPES, ComplexTensor, DType, Graph, Tensor
+from jax2tf_bridge.to_onnx._graph import DTYPES, ComplexTensor, OnnxDType, OnnxGraph, Tensor
 from jax2tf_bridge.to_onnx._reductions import multiply_halves
 
 
@@ -17,18 +17,18 @@ def has_complex(value: Any) -> bool:
     """Returns whether an argument is complex, or a list with something complex."""
     if isinstance(value, (list, tuple)):
         return any(map(has_complex, value))
-    if isinstance(value, DType):
+    if isinstance(value, OnnxDType):
         return value.is_complex
     return isinstance(value, (ComplexTensor, complex, np.complexfloating)) or (
         isinstance(value, np.ndarray) and value.dtype.kind == "c"
     )
 
 
-def _part_dtype(dtype: DType) -> DType:
+def _part_dtype(dtype: OnnxDType) -> OnnxDType:
     return DTYPES["float64" if dtype.name == "complex128" else "float32"]
 
 
-def _to_complex(graph: Graph, value: Any, dtype: DType) -> ComplexTensor:
+def _to_complex(graph: OnnxGraph, value: Any, dtype: OnnxDType) -> ComplexTensor:
     """Converts a number or tensor to complex numbers of a dtype."""
     part = _part_dtype(dtype)
     x = to_tensor(graph, value, None if isinstance(value, Tensor) else dtype)
@@ -38,13 +38,13 @@ def _to_complex(graph: Graph, value: Any, dtype: DType) -> ComplexTensor:
     return ComplexTensor(real, graph.make("zeros_like", real))
 
 
-def _to_same(graph: Graph, *values: Any) -> list[ComplexTensor]:
+def _to_same(graph: OnnxGraph, *values: Any) -> list[ComplexTensor]:
     dtype = next((x.dtype for x in values if isinstance(x, ComplexTensor)), DTYPES["complex64"])
     return [_to_complex(graph, x, dtype) for x in values]
 
 
 @function("cast")
-def _cast(graph: Graph, x: Any, dtype: DType) -> Tensor:
+def _cast(graph: OnnxGraph, x: Any, dtype: OnnxDType) -> Tensor:
     tensor = to_tensor(graph, x)
     if not dtype.is_complex:
         assert isinstance(tensor, ComplexTensor), "an argument is complex"
@@ -65,7 +65,7 @@ def _take_part(value: Any, part: str) -> Any:
 def _part_wise(*names: str) -> tuple[Callable[..., Any], ...]:
     def make(name: str) -> Callable[..., Any]:
         @function(name)
-        def call(graph: Graph, *args: Any, **options: Any) -> Any:
+        def call(graph: OnnxGraph, *args: Any, **options: Any) -> Any:
             real, imag = (
                 graph.call(
                     name,
@@ -86,7 +86,7 @@ def _part_wise(*names: str) -> tuple[Callable[..., Any], ...]:
 def _of_same(*names: str) -> tuple[Callable[..., Any], ...]:
     def make(name: str) -> Callable[..., Any]:
         @function(name)
-        def call(graph: Graph, *args: Any) -> ComplexTensor:
+        def call(graph: OnnxGraph, *args: Any) -> ComplexTensor:
             operands = _to_same(graph, *args)
             return ComplexTensor(
                 graph.make(name, *(x.real for x in operands)),
@@ -99,7 +99,7 @@ def _of_same(*names: str) -> tuple[Callable[..., Any], ...]:
 
 
 @function("where")
-def _where(graph: Graph, flag: Any, x: Any, y: Any) -> ComplexTensor:
+def _where(graph: OnnxGraph, flag: Any, x: Any, y: Any) -> ComplexTensor:
     x, y = _to_same(graph, x, y)
     return ComplexTensor(
         graph.make("where", flag, x.real, y.real), graph.make("where", flag, x.imag, y.imag)
@@ -110,33 +110,33 @@ def _where(graph: Graph, flag: Any, x: Any, y: Any) -> ComplexTensor:
 
 
 @function("complex")
-def make_complex(graph: Graph, real: Tensor, imag: Tensor) -> ComplexTensor:
+def make_complex(graph: OnnxGraph, real: Tensor, imag: Tensor) -> ComplexTensor:
     """Makes complex numbers."""
     return ComplexTensor(to_tensor(graph, real), to_tensor(graph, imag))
 
 
 @function("math.real")
-def _real(graph: Graph, x: ComplexTensor) -> Tensor:
+def _real(graph: OnnxGraph, x: ComplexTensor) -> Tensor:
     return x.real
 
 
 @function("math.imag")
-def _imag(graph: Graph, x: ComplexTensor) -> Tensor:
+def _imag(graph: OnnxGraph, x: ComplexTensor) -> Tensor:
     return x.imag
 
 
 @function("math.conj")
-def _conj(graph: Graph, x: ComplexTensor) -> ComplexTensor:
+def _conj(graph: OnnxGraph, x: ComplexTensor) -> ComplexTensor:
     return ComplexTensor(x.real, -x.imag)
 
 
 @function("linalg.adjoint")
-def _adjoint(graph: Graph, x: ComplexTensor) -> Any:
+def _adjoint(graph: OnnxGraph, x: ComplexTensor) -> Any:
     return graph.make("linalg.matrix_transpose", _conj(graph, x))
 
 
 @function("equal")
-def _equal(graph: Graph, x: Any, y: Any) -> Any:
+def _equal(graph: OnnxGraph, x: Any, y: Any) -> Any:
     x, y = _to_same(graph, x, y)
     return graph.make(
         "logical_and", graph.make("equal", x.real, y.real), graph.make("equal", x.imag, y.imag)
@@ -144,7 +144,7 @@ def _equal(graph: Graph, x: Any, y: Any) -> Any:
 
 
 @function("not_equal")
-def _not_equal(graph: Graph, x: Any, y: Any) -> Any:
+def _not_equal(graph: OnnxGraph, x: Any, y: Any) -> Any:
     return graph.make("logical_not", _equal(graph, x, y))
 
 
@@ -152,18 +152,18 @@ def _not_equal(graph: Graph, x: Any, y: Any) -> Any:
 
 
 @function("multiply")
-def _multiply(graph: Graph, x: Any, y: Any) -> ComplexTensor:
+def _multiply(graph: OnnxGraph, x: Any, y: Any) -> ComplexTensor:
     x, y = _to_same(graph, x, y)
     return ComplexTensor(x.real * y.real - x.imag * y.imag, x.real * y.imag + x.imag * y.real)
 
 
 @function("square")
-def _square(graph: Graph, x: ComplexTensor) -> ComplexTensor:
+def _square(graph: OnnxGraph, x: ComplexTensor) -> ComplexTensor:
     return _multiply(graph, x, x)
 
 
 @function("divide")
-def _divide(graph: Graph, x: Any, y: Any) -> ComplexTensor:
+def _divide(graph: OnnxGraph, x: Any, y: Any) -> ComplexTensor:
     """Divides without overflow of squares (Smith, 1962, "Algorithm 116: Complex division")."""
     x, y = _to_same(graph, x, y)
     is_flat = abs_(graph, y.real) >= abs_(graph, y.imag)
@@ -178,13 +178,13 @@ def _divide(graph: Graph, x: Any, y: Any) -> ComplexTensor:
     return ComplexTensor((first + other * ratio) / bottom, imag)
 
 
-def abs_(graph: Graph, x: Tensor) -> Any:
+def abs_(graph: OnnxGraph, x: Tensor) -> Any:
     """Returns absolute values of real numbers."""
     return graph.make("abs", x)
 
 
 @function("abs", "math.abs")
-def _length(graph: Graph, x: ComplexTensor) -> Any:
+def _length(graph: OnnxGraph, x: ComplexTensor) -> Any:
     a, b = abs_(graph, x.real), abs_(graph, x.imag)
     great, small = graph.make("maximum", a, b), graph.make("minimum", a, b)
     is_plain = graph.make("logical_and", great > 0, graph.make("math.is_finite", great))
@@ -194,7 +194,7 @@ def _length(graph: Graph, x: ComplexTensor) -> Any:
 
 
 @function("exp")
-def _exp(graph: Graph, x: ComplexTensor) -> ComplexTensor:
+def _exp(graph: OnnxGraph, x: ComplexTensor) -> ComplexTensor:
     size = graph.make("exp", x.real)
     imag = size * graph.make("sin", x.imag)
     is_real = graph.make("equal", x.imag, 0)  # also for infinite real parts
@@ -204,13 +204,13 @@ def _exp(graph: Graph, x: ComplexTensor) -> ComplexTensor:
 
 
 @function("math.log")
-def _log(graph: Graph, x: ComplexTensor) -> ComplexTensor:
+def _log(graph: OnnxGraph, x: ComplexTensor) -> ComplexTensor:
     angle = graph.make("math.atan2", x.imag, x.real)
     return ComplexTensor(graph.make("math.log", _length(graph, x)), angle)
 
 
 @function("sqrt")
-def _sqrt(graph: Graph, x: ComplexTensor) -> ComplexTensor:
+def _sqrt(graph: OnnxGraph, x: ComplexTensor) -> ComplexTensor:
     root = graph.make("sqrt", (_length(graph, x) + abs_(graph, x.real)) * 0.5)
     is_zero = graph.make("equal", root, 0)
     other = abs_(graph, x.imag) / graph.make("where", is_zero, 1, root * 2)
@@ -221,43 +221,43 @@ def _sqrt(graph: Graph, x: ComplexTensor) -> ComplexTensor:
 
 
 @function("pow")
-def _pow(graph: Graph, x: Any, y: Any) -> Any:
+def _pow(graph: OnnxGraph, x: Any, y: Any) -> Any:
     x, y = _to_same(graph, x, y)
     is_zero = _equal(graph, x, 0)
     raised = _exp(graph, _multiply(graph, y, _log(graph, _where(graph, is_zero, 1, x))))
     return _where(graph, is_zero, 0, raised)
 
 
-def _hyperbolic(graph: Graph, x: Tensor) -> tuple[Any, Any]:
+def _hyperbolic(graph: OnnxGraph, x: Tensor) -> tuple[Any, Any]:
     return graph.make("math.sinh", x), graph.make("math.cosh", x)
 
 
 @function("sin", "math.sin")
-def _sin(graph: Graph, x: ComplexTensor) -> ComplexTensor:
+def _sin(graph: OnnxGraph, x: ComplexTensor) -> ComplexTensor:
     sinh, cosh = _hyperbolic(graph, x.imag)
     return ComplexTensor(graph.make("sin", x.real) * cosh, graph.make("cos", x.real) * sinh)
 
 
 @function("cos", "math.cos")
-def _cos(graph: Graph, x: ComplexTensor) -> ComplexTensor:
+def _cos(graph: OnnxGraph, x: ComplexTensor) -> ComplexTensor:
     sinh, cosh = _hyperbolic(graph, x.imag)
     return ComplexTensor(graph.make("cos", x.real) * cosh, -(graph.make("sin", x.real) * sinh))
 
 
 @function("math.sinh", "sinh")
-def _sinh(graph: Graph, x: ComplexTensor) -> ComplexTensor:
+def _sinh(graph: OnnxGraph, x: ComplexTensor) -> ComplexTensor:
     sinh, cosh = _hyperbolic(graph, x.real)
     return ComplexTensor(sinh * graph.make("cos", x.imag), cosh * graph.make("sin", x.imag))
 
 
 @function("math.cosh", "cosh")
-def _cosh(graph: Graph, x: ComplexTensor) -> ComplexTensor:
+def _cosh(graph: OnnxGraph, x: ComplexTensor) -> ComplexTensor:
     sinh, cosh = _hyperbolic(graph, x.real)
     return ComplexTensor(cosh * graph.make("cos", x.imag), sinh * graph.make("sin", x.imag))
 
 
 @function("tanh")
-def _tanh(graph: Graph, x: ComplexTensor) -> ComplexTensor:
+def _tanh(graph: OnnxGraph, x: ComplexTensor) -> ComplexTensor:
     """Computes (tanh(a) + i tan(b)) / (1 + i tanh(a) tan(b)), with the cosine of b as a factor."""
     height = graph.make("tanh", x.real)
     sine, cosine = graph.make("sin", x.imag), graph.make("cos", x.imag)
@@ -266,13 +266,13 @@ def _tanh(graph: Graph, x: ComplexTensor) -> ComplexTensor:
 
 
 @function("math.tan", "tan")
-def _tan(graph: Graph, x: ComplexTensor) -> ComplexTensor:
+def _tan(graph: OnnxGraph, x: ComplexTensor) -> ComplexTensor:
     turned = _tanh(graph, ComplexTensor(-x.imag, x.real))
     return ComplexTensor(turned.imag, -turned.real)
 
 
 @function("sigmoid")
-def _sigmoid(graph: Graph, x: ComplexTensor) -> ComplexTensor:
+def _sigmoid(graph: OnnxGraph, x: ComplexTensor) -> ComplexTensor:
     grown = _exp(graph, ComplexTensor(-x.real, -x.imag))
     return _divide(graph, 1, ComplexTensor(grown.real + 1, grown.imag))
 
@@ -280,7 +280,7 @@ def _sigmoid(graph: Graph, x: ComplexTensor) -> ComplexTensor:
 # Products.
 
 
-def _bilinear(graph: Graph, call: Callable[..., Any], a: Any, b: Any) -> ComplexTensor:
+def _bilinear(graph: OnnxGraph, call: Callable[..., Any], a: Any, b: Any) -> ComplexTensor:
     a, b = _to_same(graph, a, b)
     real = call(a.real, b.real) - call(a.imag, b.imag)
     return ComplexTensor(real, call(a.real, b.imag) + call(a.imag, b.real))
@@ -288,7 +288,7 @@ def _bilinear(graph: Graph, call: Callable[..., Any], a: Any, b: Any) -> Complex
 
 @function("linalg.matmul")
 def _matmul(
-    graph: Graph,
+    graph: OnnxGraph,
     a: Any,
     b: Any,
     transpose_a: bool = False,
@@ -308,13 +308,13 @@ def _matmul(
 
 
 @function("linalg.matvec")
-def _matvec(graph: Graph, a: Any, b: Any, transpose_a: bool = False) -> ComplexTensor:
+def _matvec(graph: OnnxGraph, a: Any, b: Any, transpose_a: bool = False) -> ComplexTensor:
     call = functools.partial(graph.call, "linalg.matvec", transpose_a=transpose_a)
     return _bilinear(graph, call, a, b)
 
 
 @function("einsum")
-def _einsum(graph: Graph, equation: str, *operands: Any) -> Any:
+def _einsum(graph: OnnxGraph, equation: str, *operands: Any) -> Any:
     if len(operands) == 1:
         (x,) = operands
         return ComplexTensor(
@@ -326,14 +326,16 @@ def _einsum(graph: Graph, equation: str, *operands: Any) -> Any:
 # Fourier transforms.
 
 
-def _transform(graph: Graph, x: ComplexTensor, axes: Sequence[int], *, inverse: bool) -> Any:
+def _transform(graph: OnnxGraph, x: ComplexTensor, axes: Sequence[int], *, inverse: bool) -> Any:
     """Transforms axes, counted from the end."""
     for axis in axes:
         x = _transform_axis(graph, x, axis, inverse=inverse)
     return x
 
 
-def _transform_axis(graph: Graph, x: Tensor, axis: int, *, inverse: bool = False) -> ComplexTensor:
+def _transform_axis(
+    graph: OnnxGraph, x: Tensor, axis: int, *, inverse: bool = False
+) -> ComplexTensor:
     """Transforms one axis of real or complex numbers; real ones give half of the spectrum."""
     is_real = not isinstance(x, ComplexTensor)
     parts = [x] if isinstance(x, Tensor) and is_real else [x.real, x.imag]  # type: ignore[attr-defined]
@@ -363,7 +365,7 @@ def _fourier(name: str, n_axes: int, *, inverse: bool) -> Callable[..., Any]:
 
 def _real_fourier(name: str, n_axes: int) -> Callable[..., Any]:
     @function(name)
-    def call(graph: Graph, *, input: Tensor, fft_length: Any, Tcomplex: DType) -> Any:
+    def call(graph: OnnxGraph, *, input: Tensor, fft_length: Any, Tcomplex: OnnxDType) -> Any:
         half = _transform_axis(graph, input, -1)
         return _transform(graph, half, range(-n_axes, -1), inverse=False)
 
@@ -372,7 +374,7 @@ def _real_fourier(name: str, n_axes: int) -> Callable[..., Any]:
 
 def _inverse_real_fourier(name: str, n_axes: int) -> Callable[..., Any]:
     @function(name)
-    def call(graph: Graph, *, input: ComplexTensor, fft_length: Any, Treal: DType) -> Any:
+    def call(graph: OnnxGraph, *, input: ComplexTensor, fft_length: Any, Treal: OnnxDType) -> Any:
         x = _transform(graph, input, range(-n_axes, -1), inverse=True)
         # The other half of the spectrum has the conjugate numbers in the reverse order.
         size = int(fft_length[-1])
@@ -384,7 +386,7 @@ def _inverse_real_fourier(name: str, n_axes: int) -> Callable[..., Any]:
 
 
 @function("reduce_prod")
-def _reduce_prod(graph: Graph, x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+def _reduce_prod(graph: OnnxGraph, x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
     return multiply_halves(graph, x, axis, keepdims)
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from jax2tf_bridge.to_onnx._functions import cast, compute, elementwise, find_kernel, function
 from jax2tf_bridge.to_onnx._graph import (
     DTYPES,
-    DType,
-    Graph,
+    OnnxDType,
+    OnnxGraph,
     Shape,
     Tensor,
     broadcast_shapes,
@@ -21,14 +21,14 @@ from jax2tf_bridge.to_onnx._movement import matrix_transpose, squeeze, transpose
 
 @function("linalg.matmul")
 def matmul(
-    graph: Graph,
+    graph: OnnxGraph,
     a: Tensor,
     b: Tensor,
     transpose_a: bool = False,
     transpose_b: bool = False,
     adjoint_a: bool = False,
     adjoint_b: bool = False,
-    output_type: DType | None = None,
+    output_type: OnnxDType | None = None,
 ) -> Tensor:
     """Multiplies matrices, and broadcasts the axes before them.
 
@@ -46,7 +46,12 @@ def matmul(
 
 
 def _add_byte_product(
-    graph: Graph, operation: str, a: Tensor, b: Tensor, shape: Sequence[int | None], **options: Any
+    graph: OnnxGraph,
+    operation: str,
+    a: Tensor,
+    b: Tensor,
+    shape: Sequence[int | None],
+    **options: Any,
 ) -> Tensor:
     """Adds a product of int8 or uint8 with sums in int32.
 
@@ -61,7 +66,7 @@ def _add_byte_product(
     return graph.add(operation, [left, right, *zero_points], DTYPES["int32"], shape, **options)
 
 
-def _to_uint8(graph: Graph, x: Tensor) -> Tensor:
+def _to_uint8(graph: OnnxGraph, x: Tensor) -> Tensor:
     """Adds 128 to int8."""
     if x.dtype.name == "uint8":
         return x
@@ -70,13 +75,13 @@ def _to_uint8(graph: Graph, x: Tensor) -> Tensor:
 
 
 @function("linalg.matvec")
-def _matvec(graph: Graph, a: Tensor, b: Tensor, transpose_a: bool = False) -> Tensor:
+def _matvec(graph: OnnxGraph, a: Tensor, b: Tensor, transpose_a: bool = False) -> Tensor:
     column = graph.make("expand_dims", b, -1)
     return squeeze(graph, matmul(graph, a, column, transpose_a), -1)
 
 
 @function("einsum")
-def _einsum(graph: Graph, equation: str, *operands: Tensor) -> Tensor:
+def _einsum(graph: OnnxGraph, equation: str, *operands: Tensor) -> Tensor:
     inputs, _, output = equation.replace(" ", "").partition("->")
     sizes: dict[str, int | None] = {}
     for term, operand in zip(inputs.split(","), operands, strict=True):
@@ -86,12 +91,12 @@ def _einsum(graph: Graph, equation: str, *operands: Tensor) -> Tensor:
     return compute(graph, "Einsum", operands, shape, equation=equation)
 
 
-def _to_channels_first(graph: Graph, x: Tensor) -> Tensor:
+def _to_channels_first(graph: OnnxGraph, x: Tensor) -> Tensor:
     rank = x.shape.rank
     return transpose(graph, x, [0, rank - 1, *range(1, rank - 1)])
 
 
-def _to_channels_last(graph: Graph, x: Tensor) -> Tensor:
+def _to_channels_last(graph: OnnxGraph, x: Tensor) -> Tensor:
     rank = x.shape.rank
     return transpose(graph, x, [0, *range(2, rank), 1])
 
@@ -104,7 +109,7 @@ def _result_size(size: int | None, window: int | None, stride: int, dilation: in
 
 @function("convolution")
 def _convolution(
-    graph: Graph,
+    graph: OnnxGraph,
     image: Tensor,
     kernel: Tensor,
     *,
@@ -152,7 +157,7 @@ def _convolution(
 
 
 @function("nn.bias_add")
-def _bias_add(graph: Graph, x: Tensor, bias: Tensor) -> Tensor:
+def _bias_add(graph: OnnxGraph, x: Tensor, bias: Tensor) -> Tensor:
     """Adds a bias to the last axis; that of a convolution becomes its third operand."""
     moved = graph.find_last_maker(x, "Transpose")
     result = None if moved is None else Tensor(graph, moved.inputs[0], x.dtype, x.shape)
@@ -168,20 +173,20 @@ def _bias_add(graph: Graph, x: Tensor, bias: Tensor) -> Tensor:
 
 @function("nn.max_pool2d")
 def _max_pool(
-    graph: Graph, x: Tensor, ksize: Sequence[int], strides: Sequence[int], padding: str
+    graph: OnnxGraph, x: Tensor, ksize: Sequence[int], strides: Sequence[int], padding: str
 ) -> Tensor:
     return _pool(graph, "MaxPool", x, ksize, strides, padding)
 
 
 @function("nn.avg_pool2d")
 def _avg_pool(
-    graph: Graph, x: Tensor, ksize: Sequence[int], strides: Sequence[int], padding: str
+    graph: OnnxGraph, x: Tensor, ksize: Sequence[int], strides: Sequence[int], padding: str
 ) -> Tensor:
     return _pool(graph, "AveragePool", x, ksize, strides, padding)
 
 
 def _pool(
-    graph: Graph,
+    graph: OnnxGraph,
     operation: str,
     x: Tensor,
     ksize: Sequence[int],

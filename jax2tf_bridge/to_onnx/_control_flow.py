@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jax2tf_bridge.to_onnx._functions import function, to_tensor
-from jax2tf_bridge.to_onnx._graph import DTYPES, ComplexTensor, Graph, Shape, Tensor
+from jax2tf_bridge.to_onnx._graph import DTYPES, ComplexTensor, OnnxGraph, Shape, Tensor
 
 _BOOL, _INT64 = DTYPES["bool"], DTYPES["int64"]
 
@@ -28,7 +28,7 @@ def join_complex(parts: Sequence[Tensor], are_complex: Sequence[bool]) -> list[T
 
 @function("cond")
 def _cond(
-    graph: Graph, flag: Tensor, on_true: Callable[[], Any], on_false: Callable[[], Any]
+    graph: OnnxGraph, flag: Tensor, on_true: Callable[[], Any], on_false: Callable[[], Any]
 ) -> Any:
     single = False
     are_complex: list[bool] = []
@@ -58,7 +58,7 @@ def _common_shape(left: Sequence[int | None], right: Sequence[int | None]) -> Sh
 
 @function("while_loop")
 def _while_loop(
-    graph: Graph,
+    graph: OnnxGraph,
     condition: Callable[..., Tensor],
     body: Callable[..., Sequence[Tensor]],
     loop_vars: Sequence[Any],
@@ -93,5 +93,5 @@ def _while_loop(
 
 
 @function("debugging.Assert")
-def _assert(graph: Graph, condition: Tensor, data: Any) -> None:
+def _assert(graph: OnnxGraph, condition: Tensor, data: Any) -> None:
     """Does nothing: ONNX has no assertions."""

@@ -13,16 +13,16 @@ from jax2tf_bridge._version import __version__
 from jax2tf_bridge.emitters import SizeAlgebra, building, make_operations, read, rewrite_program
 from jax2tf_bridge.errors import DTypeError
 from jax2tf_bridge.portable import Aval, PortableFunction, read_constant
-from jax2tf_bridge.to_onnx._builder import Builder, find_function
+from jax2tf_bridge.to_onnx._builder import OnnxBuilder, find_function
 from jax2tf_bridge.to_onnx._fake_quantization import store_bytes
 from jax2tf_bridge.to_onnx._functions import as_dtype
 from jax2tf_bridge.to_onnx._fusions import fuse_nodes
 from jax2tf_bridge.to_onnx._graph import (
     DTYPES,
     ComplexTensor,
-    DType,
-    Graph,
-    Node,
+    OnnxDType,
+    OnnxGraph,
+    OnnxNode,
     Subgraph,
     Tensor,
 )
@@ -116,9 +116,9 @@ def convert_function(
     """
     _check_dtypes(portable)
     taken = {*inputs.values(), *outputs, *(name for name, _ in weights.values())}
-    graph = Graph(find_function, opset, taken)
+    graph = OnnxGraph(find_function, opset, taken)
     program = rewrite_program(portable, read(portable), for_onnx=True)
-    with building(Builder(graph)):
+    with building(OnnxBuilder(graph)):
         arguments = [
             _make_input(graph, inputs[i], aval)
             if i in inputs
@@ -146,7 +146,7 @@ def convert_function(
     return _make_model(portable.name, graph, nodes, local, given, made, external)
 
 
-def _make_input(graph: Graph, name: str, aval: Aval) -> Tensor:
+def _make_input(graph: OnnxGraph, name: str, aval: Aval) -> Tensor:
     """Makes an input; complex numbers have their two parts along a new last axis."""
     dtype, shape = as_dtype(aval.op_dtype), _static_shape(aval)
     if not dtype.is_complex:
@@ -160,16 +160,16 @@ def _static_shape(aval: Aval) -> list[int | None]:
     return [size if isinstance(size, int) else None for size in aval.op_shape]
 
 
-def _name_result(graph: Graph, name: str, tensor: Tensor) -> Tensor:
+def _name_result(graph: OnnxGraph, name: str, tensor: Tensor) -> Tensor:
     if isinstance(tensor, ComplexTensor):
         tensor = graph.call("stack", [tensor.real, tensor.imag], -1)
     result = Tensor(graph, name, tensor.dtype, tensor.shape)
-    graph.nodes.append(Node(f"{name}_result", "Identity", (tensor.name,), (name,), {}))
+    graph.nodes.append(OnnxNode(f"{name}_result", "Identity", (tensor.name,), (name,), {}))
     return result
 
 
 def _solve_sizes(
-    portable: PortableFunction, graph: Graph, arguments: Sequence[Tensor]
+    portable: PortableFunction, graph: OnnxGraph, arguments: Sequence[Tensor]
 ) -> Mapping[str, Any]:
     """Returns the dimension variables, numbers or scalars, in terms of the arguments' sizes."""
     shapes = tuple(aval.op_shape for aval in portable.in_avals)
@@ -189,8 +189,8 @@ def _solve_sizes(
 
 def _make_model(
     name: str,
-    graph: Graph,
-    nodes: Sequence[Node],
+    graph: OnnxGraph,
+    nodes: Sequence[OnnxNode],
     functions: Sequence[LocalFunction],
     inputs: Sequence[tuple[str, Aval]],
     outputs: Sequence[tuple[str, Aval]],
@@ -224,7 +224,7 @@ def _make_model(
 
 
 def _make_function(
-    function: LocalFunction, graph: Graph, opsets: Sequence[onnx.OperatorSetIdProto]
+    function: LocalFunction, graph: OnnxGraph, opsets: Sequence[onnx.OperatorSetIdProto]
 ) -> onnx.FunctionProto:
     from onnx import helper
 
@@ -252,7 +252,7 @@ def _rename_values(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
             _rename_values(inner, names)
 
 
-def _onnx_dtype(dtype: DType) -> int:
+def _onnx_dtype(dtype: OnnxDType) -> int:
     from onnx import helper
 
     return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype.as_numpy_dtype)))
@@ -291,7 +291,7 @@ def _make_constant(
     return numpy_helper.from_array(np.ascontiguousarray(value).reshape(value.shape), name)
 
 
-def _make_node(node: Node) -> onnx.NodeProto:
+def _make_node(node: OnnxNode) -> onnx.NodeProto:
     from onnx import helper
 
     attributes = {key: _make_attribute(value) for key, value in node.attributes.items()}
@@ -303,7 +303,7 @@ def _make_node(node: Node) -> onnx.NodeProto:
 def _make_attribute(value: Any) -> Any:
     if isinstance(value, Subgraph):
         return _make_subgraph(value)
-    return _onnx_dtype(value) if isinstance(value, DType) else value
+    return _onnx_dtype(value) if isinstance(value, OnnxDType) else value
 
 
 def _make_subgraph(subgraph: Subgraph) -> onnx.GraphProto:

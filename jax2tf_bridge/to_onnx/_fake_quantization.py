@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jax2tf_bridge.to_onnx._functions import cast, elementwise, function
-from jax2tf_bridge.to_onnx._graph import DTYPES, Graph, Node, Tensor
+from jax2tf_bridge.to_onnx._graph import DTYPES, OnnxGraph, OnnxNode, Tensor
 from jax2tf_bridge.to_onnx._movement import reshape
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @function("fake_quantize")
 def _fake_quantize(
-    graph: Graph,
+    graph: OnnxGraph,
     x: Tensor,
     scale: Tensor,
     zero_point: Tensor,
@@ -72,7 +72,7 @@ def _fake_quantize(
     return graph.add("DequantizeLinear", [steps, *operands], x.dtype, x.shape, **options)
 
 
-def _reshape(graph: Graph, x: Tensor, sizes: list[int]) -> Tensor:
+def _reshape(graph: OnnxGraph, x: Tensor, sizes: list[int]) -> Tensor:
     return reshape(graph, x, sizes) if x.value is None else graph.constant(x.value.reshape(sizes))
 
 
@@ -113,7 +113,7 @@ def differ_by_steps(
     return True
 
 
-def store_bytes(graph: Graph, make_node: Callable[[Node], onnx.NodeProto]) -> None:
+def store_bytes(graph: OnnxGraph, make_node: Callable[[OnnxNode], onnx.NodeProto]) -> None:
     """Computes the bytes of weights, so that the model has them in place of floats.
 
     Args:
@@ -134,11 +134,13 @@ def store_bytes(graph: Graph, make_node: Callable[[Node], onnx.NodeProto]) -> No
     ]
 
 
-def _list_constant_parts(node: Node, graph: Graph, makers: dict[str, Node]) -> list[Node] | None:
+def _list_constant_parts(
+    node: OnnxNode, graph: OnnxGraph, makers: dict[str, OnnxNode]
+) -> list[OnnxNode] | None:
     """Returns the nodes before a node, in order; None if one depends on inputs."""
-    parts: dict[str, Node] = {}
+    parts: dict[str, OnnxNode] = {}
 
-    def visit(each: Node) -> bool:
+    def visit(each: OnnxNode) -> bool:
         if each.name in parts:
             return True
         for name in filter(None, each.inputs):
@@ -153,10 +155,10 @@ def _list_constant_parts(node: Node, graph: Graph, makers: dict[str, Node]) -> l
 
 
 def _evaluate(
-    graph: Graph,
-    nodes: list[Node],
+    graph: OnnxGraph,
+    nodes: list[OnnxNode],
     names: tuple[str, ...],
-    make_node: Callable[[Node], onnx.NodeProto],
+    make_node: Callable[[OnnxNode], onnx.NodeProto],
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yields the values that nodes of constants make, with their names."""
     from onnx import TypeProto, ValueInfoProto, helper, numpy_helper

@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from jax2tf_bridge.to_onnx._graph import Graph, Node, Shape, Tensor, drop_unused
+from jax2tf_bridge.to_onnx._graph import OnnxGraph, OnnxNode, Shape, Tensor, drop_unused
 
 _TOLERANCE = 1e-6
 """Maximum relative error of a constant of a formula."""
 
 
-def fuse_nodes(graph: Graph, nodes: Sequence[Node], outputs: Sequence[str]) -> list[Node]:
+def fuse_nodes(
+    graph: OnnxGraph, nodes: Sequence[OnnxNode], outputs: Sequence[str]
+) -> list[OnnxNode]:
     """Returns the nodes with those of known formulas replaced.
 
     Args:
@@ -27,7 +29,7 @@ def fuse_nodes(graph: Graph, nodes: Sequence[Node], outputs: Sequence[str]) -> l
     return drop_unused(_Fusing(graph, nodes).run(nodes), {*outputs})
 
 
-def _every_node(nodes: Sequence[Node]) -> Iterator[Node]:
+def _every_node(nodes: Sequence[OnnxNode]) -> Iterator[OnnxNode]:
     for node in nodes:
         yield node
         for each in node.subgraphs:
@@ -37,19 +39,19 @@ def _every_node(nodes: Sequence[Node]) -> Iterator[Node]:
 class _Fusing:
     """Replacement of nodes, in the order of computation."""
 
-    def __init__(self, graph: Graph, nodes: Sequence[Node]) -> None:
+    def __init__(self, graph: OnnxGraph, nodes: Sequence[OnnxNode]) -> None:
         self._graph = graph
-        self._makers: dict[str, Node] = {}
+        self._makers: dict[str, OnnxNode] = {}
         self._uses = Counter(value for node in _every_node(nodes) for value in node.inputs)
         # Values that do not depend on the inputs, which a runtime computes when it loads the model.
         self._static: set[str] = set()
         self._has_gelu = graph.opset >= 20
 
-    def run(self, nodes: Sequence[Node]) -> list[Node]:
+    def run(self, nodes: Sequence[OnnxNode]) -> list[OnnxNode]:
         """Replaces the nodes of one graph, and those of its subgraphs."""
-        made: list[Node] = []
+        made: list[OnnxNode] = []
         for node in nodes:
-            new: Sequence[Node] | None = [node.with_subgraphs(lambda inner, _: self.run(inner))]
+            new: Sequence[OnnxNode] | None = [node.with_subgraphs(lambda inner, _: self.run(inner))]
             while new:
                 made += new
                 for each in new:
@@ -58,7 +60,7 @@ class _Fusing:
                     made.pop()
         return made
 
-    def _note(self, node: Node) -> None:
+    def _note(self, node: OnnxNode) -> None:
         self._makers.update(dict.fromkeys(node.outputs, node))
         if not node.subgraphs and all(map(self._is_static, node.values)):
             self._static.update(node.outputs)
@@ -66,7 +68,7 @@ class _Fusing:
     def _is_static(self, name: str) -> bool:
         return name in self._static or name in self._graph.constants
 
-    def _match(self, node: Node) -> Sequence[Node] | None:
+    def _match(self, node: OnnxNode) -> Sequence[OnnxNode] | None:
         for match in _MATCHES.get(node.operation, ()):
             if (new := match(self, node)) is not None:
                 return new
@@ -74,7 +76,7 @@ class _Fusing:
 
     # Parts of formulas.
 
-    def maker(self, name: str, *operations: str) -> Node | None:
+    def maker(self, name: str, *operations: str) -> OnnxNode | None:
         """Returns the node that makes a value, if it has one of the operations."""
         node = self._makers.get(name)
         return node if node is not None and node.operation in operations else None
@@ -120,7 +122,7 @@ class _Fusing:
     def is_used_once(self, name: str) -> bool:
         return self._uses.get(name, 1) == 1
 
-    def make(self, node: Node, operation: str, *inputs: str, **attributes: object) -> Node:
+    def make(self, node: OnnxNode, operation: str, *inputs: str, **attributes: object) -> OnnxNode:
         """Makes a node with the results of another one."""
         scope, _, _ = node.name.rpartition("/")
         name = f"{scope}/{self._graph.new_name(operation)}" if scope else node.name
@@ -128,7 +130,7 @@ class _Fusing:
             node, name=name, operation=operation, inputs=inputs, attributes=attributes
         )
 
-    def add(self, like: Node, operation: str, *inputs: str, **attributes: object) -> Node:
+    def add(self, like: OnnxNode, operation: str, *inputs: str, **attributes: object) -> OnnxNode:
         """Makes a node with a new result, which has the type of another node's result."""
         node = self.make(like, operation, *inputs, **attributes)
         name = self._graph.new_name(operation)
@@ -143,7 +145,7 @@ class _Fusing:
 
     # Formulas.
 
-    def fuse_mean(self, divide: Node) -> Sequence[Node] | None:
+    def fuse_mean(self, divide: OnnxNode) -> Sequence[OnnxNode] | None:
         """Makes a mean of a sum that is divided by the number of elements."""
         total, count = divide.inputs
         reduce = self.maker(total, "ReduceSum")
@@ -156,11 +158,11 @@ class _Fusing:
             return None
         return [self.make(divide, "ReduceMean", *reduce.inputs, **reduce.attributes)]
 
-    def _is_activation(self, node: Node) -> bool:
+    def _is_activation(self, node: OnnxNode) -> bool:
         """Returns whether a value has at most 32 bits; ONNX Runtime rounds activations to them."""
         return self.tensor(node.outputs[0]).dtype.name in ("float16", "float32")
 
-    def fuse_silu(self, multiply: Node) -> Sequence[Node] | None:
+    def fuse_silu(self, multiply: OnnxNode) -> Sequence[OnnxNode] | None:
         """Computes x / (1 + exp(-x)) by Sigmoid.
 
         ONNX Runtime's Sigmoid is 0 for less than -18, so it replaces no formula whose logarithm may
@@ -184,7 +186,7 @@ class _Fusing:
             return node.inputs[1] if self.is_number(node.inputs[0], 1) else None
         return self.operand(name, "Reciprocal")
 
-    def fuse_gelu(self, multiply: Node) -> Sequence[Node] | None:
+    def fuse_gelu(self, multiply: OnnxNode) -> Sequence[OnnxNode] | None:
         """Computes x / 2 * (1 + tanh(c * (x + 0.044715 * x**3))) with fewer nodes."""
         if not self._is_activation(multiply):
             return None
@@ -207,7 +209,7 @@ class _Fusing:
             for left, right in self.pairs(name, "Mul")
         )
 
-    def _make_gelu(self, multiply: Node, x: str) -> Sequence[Node]:
+    def _make_gelu(self, multiply: OnnxNode, x: str) -> Sequence[OnnxNode]:
         if self._has_gelu:
             return [self.make(multiply, "Gelu", x, approximate="tanh")]
         # (1 + tanh(y)) / 2 is the sigmoid of 2 * y.
@@ -220,7 +222,7 @@ class _Fusing:
         last = self.make(multiply, "Mul", x, *sigmoid.outputs)
         return [square, scaled, shifted, argument, sigmoid, last]
 
-    def fuse_normalization(self, node: Node) -> Sequence[Node] | None:
+    def fuse_normalization(self, node: OnnxNode) -> Sequence[OnnxNode] | None:
         """Makes a LayerNormalization of (x - mean) / sqrt(variance + epsilon), with a scale."""
         for centred, factor in self._operands(node):
             subtract = self.maker(centred, "Sub")
@@ -240,8 +242,8 @@ class _Fusing:
         return None
 
     def _make_normalization(
-        self, multiply: Node, x: str, scale: str | None, epsilon: float
-    ) -> Sequence[Node]:
+        self, multiply: OnnxNode, x: str, scale: str | None, epsilon: float
+    ) -> Sequence[OnnxNode]:
         size = self.tensor(x).shape[-1]
         scale = scale or self.constant(x, np.ones(size))
         attributes = {"axis": -1, "epsilon": epsilon}
@@ -316,7 +318,7 @@ class _Fusing:
             return node.inputs[0] == centred
         return subtract.inputs[0] == x and self._mean_of(subtract.inputs[1]) == x
 
-    def fuse_scale(self, multiply: Node) -> Sequence[Node] | None:
+    def fuse_scale(self, multiply: OnnxNode) -> Sequence[OnnxNode] | None:
         """Multiplies a LayerNormalization without a scale by one."""
         for normal, scale in self.pairs(multiply.outputs[0], "Mul"):
             node = self.maker(normal, "LayerNormalization")
@@ -328,7 +330,7 @@ class _Fusing:
                 return [self.make(multiply, "LayerNormalization", *inputs, **node.attributes)]
         return None
 
-    def fuse_bias(self, add: Node) -> Sequence[Node] | None:
+    def fuse_bias(self, add: OnnxNode) -> Sequence[OnnxNode] | None:
         """Adds a bias to a LayerNormalization."""
         for normal, bias in self.pairs(add.outputs[0], "Add"):
             node = self.maker(normal, "LayerNormalization")
@@ -337,7 +339,7 @@ class _Fusing:
             return [self.make(add, "LayerNormalization", *node.inputs, bias, **node.attributes)]
         return None
 
-    def fuse_into_convolution(self, node: Node) -> Sequence[Node] | None:
+    def fuse_into_convolution(self, node: OnnxNode) -> Sequence[OnnxNode] | None:
         """Makes a static factor or term for each channel a part of a convolution's weights.
 
         These are batch normalizations, in any form, and biases. The new weights are computed when a
@@ -355,7 +357,7 @@ class _Fusing:
                 continue
             rank = self.tensor(convolved).shape.rank
             order = range(rank) if moved is None else moved.attributes["perm"]
-            made: list[Node] = []
+            made: list[OnnxNode] = []
             vector = self._as_vector(node, operand, list(order).index(1), rank, convolution, made)
             if vector is None:
                 continue
@@ -369,7 +371,7 @@ class _Fusing:
             return made
         return None
 
-    def _operands(self, node: Node) -> Iterator[tuple[str, str]]:
+    def _operands(self, node: OnnxNode) -> Iterator[tuple[str, str]]:
         left, right = node.inputs
         yield left, right
         if node.operation not in ("Sub", "Div"):
@@ -377,12 +379,12 @@ class _Fusing:
 
     def _as_vector(
         self,
-        node: Node,
+        node: OnnxNode,
         operand: str,
         channel: int,
         rank: int,
-        convolution: Node,
-        made: list[Node],
+        convolution: OnnxNode,
+        made: list[OnnxNode],
     ) -> str | None:
         """Returns the numbers of the channels as a vector; None if they are no such numbers."""
         shape = self.tensor(operand).shape
@@ -396,7 +398,7 @@ class _Fusing:
         return made[-1].outputs[0]
 
     def _changed_weights(
-        self, node: Node, convolution: Node, vector: str, rank: int, made: list[Node]
+        self, node: OnnxNode, convolution: OnnxNode, vector: str, rank: int, made: list[OnnxNode]
     ) -> Sequence[str]:
         x, weights, *bias = convolution.inputs
         (shape,) = ([n] for n in self.tensor(vector).shape)
@@ -422,8 +424,8 @@ class _Fusing:
         return [x, weights, *bias]
 
     def _static_node(
-        self, like: Node, operation: str, *inputs: str, shape: Sequence[int | None]
-    ) -> Node:
+        self, like: OnnxNode, operation: str, *inputs: str, shape: Sequence[int | None]
+    ) -> OnnxNode:
         """Makes a node that computes weights."""
         node = self.add(like, operation, *inputs)
         self.tensor(node.outputs[0]).shape = Shape(shape)
@@ -432,7 +434,7 @@ class _Fusing:
     def _sizes(self, *sizes: int) -> str:
         return self._graph.constant(np.array(sizes, np.int64)).name
 
-    def fuse_clip(self, minimum: Node) -> Sequence[Node] | None:
+    def fuse_clip(self, minimum: OnnxNode) -> Sequence[OnnxNode] | None:
         """Makes a Clip of a maximum and a minimum with scalars."""
         for highest, larger in self.pairs(minimum.outputs[0], "Min"):
             for lowest, x in self.pairs(larger, "Max"):
@@ -449,7 +451,7 @@ _CLIPPED = frozenset(
 )
 """The dtypes of ONNX Runtime's Clip."""
 
-_MATCHES: dict[str, Sequence[Callable[[_Fusing, Node], Sequence[Node] | None]]] = {
+_MATCHES: dict[str, Sequence[Callable[[_Fusing, OnnxNode], Sequence[OnnxNode] | None]]] = {
     "Div": [_Fusing.fuse_mean, _Fusing.fuse_normalization],
     "Mul": [
         _Fusing.fuse_into_convolution,

@@ -20,7 +20,7 @@ from jax2tf_bridge.bytecode import InlinedCall
 
 
 @dataclass(frozen=True, eq=False)
-class DType:
+class OnnxDType:
     """A dtype, with the attributes of TensorFlow's that emitters read.
 
     Attributes:
@@ -77,9 +77,9 @@ class DType:
         return ml_dtypes.finfo(self.as_numpy_dtype)  # type: ignore[no-untyped-call]
 
 
-DTYPES: Mapping[str, DType] = MappingProxyType(
+DTYPES: Mapping[str, OnnxDType] = MappingProxyType(
     {
-        name: DType(name)
+        name: OnnxDType(name)
         for name in (
             *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
             *("bfloat16", "float16", "float32", "float64", "complex64", "complex128"),
@@ -132,7 +132,7 @@ class Subgraph:
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
-    nodes: list[Node]
+    nodes: list[OnnxNode]
 
     @functools.cached_property
     def used(self) -> frozenset[str]:
@@ -143,7 +143,7 @@ class Subgraph:
 
 
 @dataclass(frozen=True, eq=False)
-class Node:
+class OnnxNode:
     """An operation.
 
     Attributes:
@@ -176,7 +176,9 @@ class Node:
     def subgraphs(self) -> Sequence[Subgraph]:
         return [x for x in self.attributes.values() if isinstance(x, Subgraph)]
 
-    def with_subgraphs(self, change: Callable[[list[Node], set[str]], list[Node]]) -> Node:
+    def with_subgraphs(
+        self, change: Callable[[list[OnnxNode], set[str]], list[OnnxNode]]
+    ) -> OnnxNode:
         """Returns the node with other nodes in its subgraphs.
 
         Args:
@@ -210,9 +212,9 @@ class Tensor:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: OnnxGraph,
         name: str,
-        dtype: DType,
+        dtype: OnnxDType,
         shape: Sequence[int | None],
         value: np.ndarray[Any, Any] | None = None,
     ) -> None:
@@ -346,7 +348,7 @@ _MAX_LOOKED_AT = 16
 
 
 @dataclass
-class Graph:
+class OnnxGraph:
     """A graph that grows.
 
     Attributes:
@@ -358,20 +360,20 @@ class Graph:
       tensors: the values by name.
     """
 
-    find: Callable[[Graph, str], Callable[..., Any]]
+    find: Callable[[OnnxGraph, str], Callable[..., Any]]
     opset: int
     taken: set[str] = field(default_factory=set)
     constants: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     own_constants: set[str] = field(default_factory=set)
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    _blocks: list[list[Node]] = field(default_factory=lambda: [[]])
+    _blocks: list[list[OnnxNode]] = field(default_factory=lambda: [[]])
     _shared: dict[Any, Tensor] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
     _scope: str = ""
     _calls: tuple[InlinedCall, ...] = ()
 
     @property
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[OnnxNode]:
         """The nodes of the outermost graph."""
         return self._blocks[0]
 
@@ -408,7 +410,7 @@ class Graph:
         names = (f"{self._scope}{kind}_{number}" for number in self._numbers)
         return next(name for name in names if name not in self.taken)
 
-    def argument(self, name: str, dtype: DType, shape: Sequence[int | None]) -> Tensor:
+    def argument(self, name: str, dtype: OnnxDType, shape: Sequence[int | None]) -> Tensor:
         """Makes an argument of the graph or of a subgraph."""
         self.tensors[name] = tensor = Tensor(self, name, dtype, shape)
         return tensor
@@ -444,7 +446,7 @@ class Graph:
         self,
         operation: str,
         inputs: Sequence[Tensor | None],
-        dtype: DType,
+        dtype: OnnxDType,
         shape: Sequence[int | None],
         **attributes: Any,
     ) -> Tensor:
@@ -456,7 +458,7 @@ class Graph:
         self,
         operation: str,
         inputs: Sequence[Tensor | None],
-        results: Sequence[tuple[DType, Sequence[int | None]]],
+        results: Sequence[tuple[OnnxDType, Sequence[int | None]]],
         **attributes: Any,
     ) -> list[Tensor]:
         """Adds an operation with several results."""
@@ -467,12 +469,14 @@ class Graph:
             for i, (dtype, shape) in enumerate(results)
         ]
         names = tuple("" if x is None else x.name for x in inputs)
-        node = Node(name, operation, names, tuple(x.name for x in outputs), attributes, self._calls)
+        node = OnnxNode(
+            name, operation, names, tuple(x.name for x in outputs), attributes, self._calls
+        )
         self._blocks[-1].append(node)
         self.tensors.update((x.name, x) for x in outputs)
         return outputs
 
-    def find_last_maker(self, x: Tensor, operation: str) -> Node | None:
+    def find_last_maker(self, x: Tensor, operation: str) -> OnnxNode | None:
         """Returns the node that makes a value, if it is of this kind and one of the newest."""
         newest = self._blocks[-1][-_MAX_LOOKED_AT:]
         makers = (node for node in newest if x.name in node.outputs)
@@ -491,14 +495,14 @@ class Graph:
         return Subgraph(tuple(inputs), tuple(outputs), nodes)
 
 
-def drop_unused(nodes: Sequence[Node], needed: set[str]) -> list[Node]:
+def drop_unused(nodes: Sequence[OnnxNode], needed: set[str]) -> list[OnnxNode]:
     """Returns the nodes on which results depend; adds to `needed` what they use.
 
     Args:
       nodes: the nodes in the order of computation.
       needed: the names of the results; receives the names of all values that are used.
     """
-    kept: list[Node] = []
+    kept: list[OnnxNode] = []
     for node in reversed(nodes):
         if needed.isdisjoint(node.outputs):
             continue

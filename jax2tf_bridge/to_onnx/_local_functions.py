@@ -14,7 +14,7 @@ from typing import Any
 
 from jax2tf_bridge.bytecode import InlinedCall
 from jax2tf_bridge.emitters import make_line_scope
-from jax2tf_bridge.to_onnx._graph import Graph, Node, Subgraph
+from jax2tf_bridge.to_onnx._graph import OnnxGraph, OnnxNode, Subgraph
 
 DOMAIN = "jax2tf_bridge"
 """Domain of the functions of a model."""
@@ -38,7 +38,7 @@ class LocalFunction:
     """
 
     name: str
-    nodes: Sequence[Node]
+    nodes: Sequence[OnnxNode]
     outputs: tuple[str, ...]
     constants: Collection[str]
     inputs: list[tuple[str, ...]] = field(default_factory=list)
@@ -65,7 +65,7 @@ def _find_common_end(paths: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class _FunctionCall(Node):
+class _FunctionCall(OnnxNode):
     """A call of a function.
 
     Attributes:
@@ -74,12 +74,12 @@ class _FunctionCall(Node):
     """
 
     function: LocalFunction | None = None
-    replaced: Sequence[Node] = ()
+    replaced: Sequence[OnnxNode] = ()
 
 
 def make_functions(
-    nodes: Sequence[Node], outputs: Collection[str], graph: Graph
-) -> tuple[list[Node], list[LocalFunction]]:
+    nodes: Sequence[OnnxNode], outputs: Collection[str], graph: OnnxGraph
+) -> tuple[list[OnnxNode], list[LocalFunction]]:
     """Makes functions of the calls in a graph.
 
     Args:
@@ -103,7 +103,7 @@ def make_functions(
     return [*_expand(nodes)], functions
 
 
-def _expand(nodes: Sequence[Node]) -> Iterator[Node]:
+def _expand(nodes: Sequence[OnnxNode]) -> Iterator[OnnxNode]:
     """Replaces calls of functions that have a single call by their nodes."""
     for node in nodes:
         if not isinstance(node, _FunctionCall):
@@ -112,7 +112,7 @@ def _expand(nodes: Sequence[Node]) -> Iterator[Node]:
         function = node.function
         assert function is not None, "a call has a function"
         if len(function.inputs) > 1:
-            yield Node(node.name, function.name, node.inputs, node.outputs, {}, domain=DOMAIN)
+            yield OnnxNode(node.name, function.name, node.inputs, node.outputs, {}, domain=DOMAIN)
         else:
             yield from _expand(node.replaced)
 
@@ -124,12 +124,14 @@ class _Outlining:
       functions: the functions by the structure of their nodes.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: OnnxGraph) -> None:
         self._graph = graph
         self._sizes: set[str] = set()
         self.functions: dict[Any, LocalFunction] = {}
 
-    def run(self, nodes: Sequence[Node], results: Collection[str], depth: int) -> list[Node]:
+    def run(
+        self, nodes: Sequence[OnnxNode], results: Collection[str], depth: int
+    ) -> list[OnnxNode]:
         """Replaces the calls of one graph or function.
 
         Args:
@@ -144,12 +146,12 @@ class _Outlining:
             left = self._replace(left, results, depth, calls[0])
         return left
 
-    def _run_inner(self, node: Node) -> Node:
+    def _run_inner(self, node: OnnxNode) -> OnnxNode:
         """Replaces the calls in the subgraphs of a node."""
         depth = len(node.calls)
         return node.with_subgraphs(lambda nodes, results: self.run(nodes, results, depth))
 
-    def _note_sizes(self, node: Node) -> None:
+    def _note_sizes(self, node: OnnxNode) -> None:
         """Notes results that are computed from the sizes of arrays alone."""
         is_known = all(
             value in self._sizes or value in self._graph.own_constants for value in node.values
@@ -158,8 +160,8 @@ class _Outlining:
             self._sizes.update(node.outputs)
 
     def _replace(
-        self, nodes: Sequence[Node], results: Collection[str], depth: int, call: InlinedCall
-    ) -> list[Node]:
+        self, nodes: Sequence[OnnxNode], results: Collection[str], depth: int, call: InlinedCall
+    ) -> list[OnnxNode]:
         """Replaces the nodes of a call by one node; only forgets the call if that is impossible."""
         nodes = self._without_shared_sizes(nodes, results, depth, call)
         segment = _of_call(nodes, depth, call)
@@ -191,21 +193,21 @@ class _Outlining:
         )
         return [*before, made, *after]
 
-    def _forget(self, node: Node, depth: int) -> Node:
+    def _forget(self, node: OnnxNode, depth: int) -> OnnxNode:
         """Forgets a call of a node."""
         node = dataclasses.replace(node, calls=(*node.calls[:depth], *node.calls[depth + 1 :]))
         return self._run_inner(node) if len(node.calls) == depth else node
 
     def _without_shared_sizes(
-        self, nodes: Sequence[Node], results: Collection[str], depth: int, call: InlinedCall
-    ) -> list[Node]:
+        self, nodes: Sequence[OnnxNode], results: Collection[str], depth: int, call: InlinedCall
+    ) -> list[OnnxNode]:
         """Takes sizes that later nodes use as well out of a call, so that all calls are alike."""
         segment = _of_call(nodes, depth, call)
         used = _used_outside(nodes, results, segment)
         makers = {value: node for node in segment for value in node.outputs}
-        shared: set[Node] = set()
+        shared: set[OnnxNode] = set()
         for value in makers.keys() & used & self._sizes:
-            needed: set[Node] = set()
+            needed: set[OnnxNode] = set()
             waiting = [makers[value]]
             while waiting:
                 node = waiting.pop()
@@ -220,23 +222,23 @@ class _Outlining:
         ]
 
 
-def _of_call(nodes: Sequence[Node], depth: int, call: InlinedCall) -> dict[Node, None]:
+def _of_call(nodes: Sequence[OnnxNode], depth: int, call: InlinedCall) -> dict[OnnxNode, None]:
     return dict.fromkeys(n for n in nodes if len(n.calls) > depth and n.calls[depth] is call)
 
 
 def _used_outside(
-    nodes: Sequence[Node], results: Collection[str], segment: Collection[Node]
+    nodes: Sequence[OnnxNode], results: Collection[str], segment: Collection[OnnxNode]
 ) -> set[str]:
     return {*results}.union(*(node.values for node in nodes if node not in segment))
 
 
 def _place_call(
-    nodes: Sequence[Node], segment: Collection[Node]
-) -> tuple[list[Node], list[Node]] | None:
+    nodes: Sequence[OnnxNode], segment: Collection[OnnxNode]
+) -> tuple[list[OnnxNode], list[OnnxNode]] | None:
     """Divides the other nodes into those before and after a call; None if that is impossible."""
     made = {value for node in segment for value in node.outputs}
-    before: list[Node] = []
-    after: list[Node] = []
+    before: list[OnnxNode] = []
+    after: list[OnnxNode] = []
     dependent: set[str] = set()
     left = len(segment)
     for node in nodes:
@@ -262,13 +264,13 @@ class _Structure:
       constants: the small constants.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: OnnxGraph) -> None:
         self._graph = graph
         self._own: dict[str, int] = {}
         self.inputs: dict[str, int] = {}
         self.constants: dict[str, None] = {}
 
-    def describe(self, nodes: Sequence[Node]) -> tuple[Any, ...]:
+    def describe(self, nodes: Sequence[OnnxNode]) -> tuple[Any, ...]:
         """Describes nodes in their order."""
         return tuple(map(self._describe_node, nodes))
 
@@ -276,7 +278,7 @@ class _Structure:
         """Describes values by where they come from."""
         return tuple(map(self._refer, names))
 
-    def _describe_node(self, node: Node) -> tuple[Any, ...]:
+    def _describe_node(self, node: OnnxNode) -> tuple[Any, ...]:
         what = id(node.function) if isinstance(node, _FunctionCall) else node.operation
         inputs = self.refer_all(node.inputs)
         attributes = tuple((key, self._describe(x)) for key, x in sorted(node.attributes.items()))

@@ -21,7 +21,7 @@ from jax2tf_bridge.to_onnx._functions import (
     to_tensor,
     to_tensors,
 )
-from jax2tf_bridge.to_onnx._graph import DTYPES, ComplexTensor, DType, Graph, Shape, Tensor
+from jax2tf_bridge.to_onnx._graph import DTYPES, ComplexTensor, OnnxDType, OnnxGraph, Shape, Tensor
 
 _INT32, _INT64, _BOOL = DTYPES["int32"], DTYPES["int64"], DTYPES["bool"]
 
@@ -30,7 +30,7 @@ _INT32, _INT64, _BOOL = DTYPES["int32"], DTYPES["int64"], DTYPES["bool"]
 
 
 @function("shape")
-def _shape(graph: Graph, x: Any, dtype: DType | None = None) -> Tensor:
+def _shape(graph: OnnxGraph, x: Any, dtype: OnnxDType | None = None) -> Tensor:
     x = to_tensor(graph, x)
     if isinstance(x, ComplexTensor):
         # A constant part may have a smaller shape.
@@ -47,7 +47,7 @@ def _shape(graph: Graph, x: Any, dtype: DType | None = None) -> Tensor:
 
 
 @function("size")
-def _size(graph: Graph, x: Tensor, out_type: DType | None = None) -> Tensor:
+def _size(graph: OnnxGraph, x: Tensor, out_type: OnnxDType | None = None) -> Tensor:
     wide = graph.add("Size", [x], _INT64, ())
     narrow = graph.add("Cast", [wide], _INT32, (), to=_INT32)
     narrow.wide = wide
@@ -55,28 +55,28 @@ def _size(graph: Graph, x: Tensor, out_type: DType | None = None) -> Tensor:
 
 
 @function("TensorShape")
-def _tensor_shape(graph: Graph, sizes: Sequence[int | None]) -> Shape:
+def _tensor_shape(graph: OnnxGraph, sizes: Sequence[int | None]) -> Shape:
     return Shape(sizes)
 
 
 @function("zeros")
-def _zeros(graph: Graph, shape: Any, dtype: DType | None = None) -> Tensor:
+def _zeros(graph: OnnxGraph, shape: Any, dtype: OnnxDType | None = None) -> Tensor:
     return _fill(graph, shape, 0, dtype)
 
 
 @function("ones")
-def _ones(graph: Graph, shape: Any, dtype: DType | None = None) -> Tensor:
+def _ones(graph: OnnxGraph, shape: Any, dtype: OnnxDType | None = None) -> Tensor:
     return _fill(graph, shape, 1, dtype)
 
 
-def _fill(graph: Graph, shape: Any, number: int, dtype: DType | None) -> Tensor:
+def _fill(graph: OnnxGraph, shape: Any, number: int, dtype: OnnxDType | None) -> Tensor:
     dtype = dtype or DTYPES["float32"]
     scalar = graph.constant(np.array(number, dtype.as_numpy_dtype))
     return graph.make("broadcast_to", scalar, shape)
 
 
 @function("range")
-def _range(graph: Graph, *limits: Any) -> Tensor:
+def _range(graph: OnnxGraph, *limits: Any) -> Tensor:
     start, limit, step = {1: (0, *limits, 1), 2: (*limits, 1), 3: limits}[len(limits)]
     numbers = [x for x in (start, limit, step) if not isinstance(x, Tensor)]
     if len(numbers) == 3:
@@ -91,7 +91,7 @@ _MAX_COPIED = 64
 """Maximum number of elements of a weight that is stored in another form."""
 
 
-def _can_copy(graph: Graph, x: Tensor) -> bool:
+def _can_copy(graph: OnnxGraph, x: Tensor) -> bool:
     """Returns whether a constant may be replaced by one in another form.
 
     Large weights keep their names and are stored once; a runtime moves their elements when it loads
@@ -108,7 +108,7 @@ def _value(x: Tensor) -> np.ndarray[Any, Any]:
 
 
 @function("reshape")
-def reshape(graph: Graph, x: Any, shape: Any) -> Tensor:
+def reshape(graph: OnnxGraph, x: Any, shape: Any) -> Tensor:
     """Reshapes a tensor; one size may be -1."""
     x = to_tensor(graph, x)
     sizes = known_sizes(shape)
@@ -130,7 +130,7 @@ def reshape(graph: Graph, x: Any, shape: Any) -> Tensor:
 
 
 @function("expand_dims")
-def expand_dims(graph: Graph, x: Any, axis: int) -> Tensor:
+def expand_dims(graph: OnnxGraph, x: Any, axis: int) -> Tensor:
     """Adds an axis of size 1."""
     x = to_tensor(graph, x)
     place = axis if axis >= 0 else x.shape.rank + 1 + axis
@@ -144,7 +144,7 @@ def expand_dims(graph: Graph, x: Any, axis: int) -> Tensor:
 
 
 @function("squeeze")
-def squeeze(graph: Graph, x: Tensor, axis: Any = None) -> Tensor:
+def squeeze(graph: OnnxGraph, x: Tensor, axis: Any = None) -> Tensor:
     """Drops axes of size 1."""
     rank = x.shape.rank
     if axis is None:
@@ -162,7 +162,7 @@ def squeeze(graph: Graph, x: Tensor, axis: Any = None) -> Tensor:
 
 
 @function("transpose")
-def transpose(graph: Graph, x: Tensor, perm: Sequence[int]) -> Tensor:
+def transpose(graph: OnnxGraph, x: Tensor, perm: Sequence[int]) -> Tensor:
     """Permutes axes; a transpose of a transpose becomes one."""
     order = tuple(int(axis) for axis in perm)
     if x.order is not None:
@@ -179,14 +179,14 @@ def transpose(graph: Graph, x: Tensor, perm: Sequence[int]) -> Tensor:
 
 
 @function("linalg.matrix_transpose", "linalg.adjoint")
-def matrix_transpose(graph: Graph, x: Tensor) -> Tensor:
+def matrix_transpose(graph: OnnxGraph, x: Tensor) -> Tensor:
     """Swaps the last two axes."""
     rank = x.shape.rank
     return transpose(graph, x, [*range(rank - 2), rank - 1, rank - 2])
 
 
 @function("broadcast_to")
-def broadcast_to(graph: Graph, value: Any, shape: Any) -> Tensor:
+def broadcast_to(graph: OnnxGraph, value: Any, shape: Any) -> Tensor:
     """Repeats elements along axes of size 1 and new leading axes."""
     x = to_tensor(graph, value)
     sizes = known_sizes(shape)
@@ -203,7 +203,7 @@ def broadcast_to(graph: Graph, value: Any, shape: Any) -> Tensor:
 
 
 @function("tile")
-def _tile(graph: Graph, x: Tensor, multiples: Any) -> Tensor:
+def _tile(graph: OnnxGraph, x: Tensor, multiples: Any) -> Tensor:
     counts = known_sizes(multiples)
     assert counts is not None, "the rank of a shape is known"
     sizes = [
@@ -214,7 +214,7 @@ def _tile(graph: Graph, x: Tensor, multiples: Any) -> Tensor:
 
 
 @function("concat")
-def concat(graph: Graph, values: Sequence[Any], axis: int) -> Tensor:
+def concat(graph: OnnxGraph, values: Sequence[Any], axis: int) -> Tensor:
     """Joins tensors along an axis."""
     tensors = to_tensors(graph, *values)
     axis %= tensors[0].shape.rank
@@ -239,21 +239,21 @@ def concat(graph: Graph, values: Sequence[Any], axis: int) -> Tensor:
 
 
 @function("stack")
-def _stack(graph: Graph, values: Sequence[Any], axis: int = 0) -> Tensor:
+def _stack(graph: OnnxGraph, values: Sequence[Any], axis: int = 0) -> Tensor:
     tensors = to_tensors(graph, *values)
     place = axis if axis >= 0 else tensors[0].shape.rank + 1 + axis
     return concat(graph, [expand_dims(graph, x, place) for x in tensors], place)
 
 
 @function("unstack")
-def _unstack(graph: Graph, x: Tensor) -> list[Tensor]:
+def _unstack(graph: OnnxGraph, x: Tensor) -> list[Tensor]:
     count = x.shape[0]
     assert count is not None, "the number of parts is known"
     return [getitem(graph, x, i) for i in range(count)]
 
 
 @function("split")
-def _split(graph: Graph, x: Tensor, count: int, axis: int) -> list[Tensor]:
+def _split(graph: OnnxGraph, x: Tensor, count: int, axis: int) -> list[Tensor]:
     axis %= x.shape.rank
     size = x.shape[axis]
     sizes = [*x.shape[:axis], None if size is None else size // count, *x.shape[axis + 1 :]]
@@ -265,7 +265,7 @@ def _split(graph: Graph, x: Tensor, count: int, axis: int) -> list[Tensor]:
 
 
 @function("getitem")
-def getitem(graph: Graph, x: Tensor, key: Any) -> Tensor:
+def getitem(graph: OnnxGraph, x: Tensor, key: Any) -> Tensor:
     """Returns x[key]; the key has integers, scalars, slices, None and an ellipsis."""
     keys = list(key) if isinstance(key, tuple) else [key]
     n_used = sum(each is not None and each is not Ellipsis for each in keys)
@@ -313,7 +313,7 @@ def getitem(graph: Graph, x: Tensor, key: Any) -> Tensor:
     return result
 
 
-def _take_one(graph: Graph, x: Tensor, place: Any, axis: int) -> Tensor:
+def _take_one(graph: OnnxGraph, x: Tensor, place: Any, axis: int) -> Tensor:
     if x.value is not None and isinstance(place, int):
         return graph.constant(np.take(x.value, place, axis))
     at = place if isinstance(place, Tensor) else graph.constant(np.array(place, np.int64))
@@ -333,7 +333,7 @@ def _last(stop: Any, step: int) -> Any:
 
 
 def _slice_axes(
-    graph: Graph,
+    graph: OnnxGraph,
     x: Tensor,
     begins: Sequence[Any],
     ends: Sequence[Any],
@@ -360,7 +360,7 @@ def _slice_axes(
     return result
 
 
-def _vector(graph: Graph, numbers: Sequence[Any]) -> Tensor:
+def _vector(graph: OnnxGraph, numbers: Sequence[Any]) -> Tensor:
     """Makes a vector of int64 of numbers and scalars."""
     parts = [
         cast(graph, x, _INT64) if isinstance(x, Tensor) else graph.constant(np.array(x, np.int64))
@@ -377,7 +377,7 @@ def _sliced_size(size: int | None, begin: Any, end: Any, step: Any) -> int | Non
 
 
 @function("strided_slice")
-def _strided_slice(graph: Graph, x: Tensor, begin: Any, end: Any, strides: Any) -> Tensor:
+def _strided_slice(graph: OnnxGraph, x: Tensor, begin: Any, end: Any, strides: Any) -> Tensor:
     rank = x.shape.rank
     begins, ends, steps = (_list(graph, v) for v in (begin, end, strides))
     if any(isinstance(step, Tensor) for step in steps):
@@ -386,7 +386,7 @@ def _strided_slice(graph: Graph, x: Tensor, begin: Any, end: Any, strides: Any) 
     return _slice_axes(graph, x, begins, ends, range(rank), steps)
 
 
-def _list(graph: Graph, vector: Any) -> list[Any]:
+def _list(graph: OnnxGraph, vector: Any) -> list[Any]:
     """Splits a vector into numbers and scalars."""
     if not isinstance(vector, Tensor):
         return list(vector)
@@ -396,7 +396,7 @@ def _list(graph: Graph, vector: Any) -> list[Any]:
 
 
 @function("slice")
-def _slice(graph: Graph, x: Tensor, begin: Any, size: Any) -> Tensor:
+def _slice(graph: OnnxGraph, x: Tensor, begin: Any, size: Any) -> Tensor:
     begins, lengths = _list(graph, begin), _list(graph, size)
     ends: list[Any] = []
     sizes: list[int | None] = []
@@ -412,13 +412,13 @@ def _slice(graph: Graph, x: Tensor, begin: Any, size: Any) -> Tensor:
 
 
 @function("reverse")
-def _reverse(graph: Graph, x: Tensor, axis: Sequence[int]) -> Tensor:
+def _reverse(graph: OnnxGraph, x: Tensor, axis: Sequence[int]) -> Tensor:
     every = tuple(slice(None, None, -1 if i in axis else None) for i in range(x.shape.rank))
     return getitem(graph, x, every)
 
 
 @function("linalg.diag_part")
-def _diag_part(graph: Graph, x: Tensor) -> Tensor:
+def _diag_part(graph: OnnxGraph, x: Tensor) -> Tensor:
     rows, columns = x.shape[-2:]
     count = None if rows is None or columns is None else min(rows, columns)
     shape = graph.make("shape", x)
@@ -432,7 +432,7 @@ def _diag_part(graph: Graph, x: Tensor) -> Tensor:
 
 
 @function("linalg.set_diag")
-def _set_diag(graph: Graph, x: Tensor, diagonal: Tensor) -> Tensor:
+def _set_diag(graph: OnnxGraph, x: Tensor, diagonal: Tensor) -> Tensor:
     shape = graph.make("shape", x)
     rows = graph.make("range", getitem(graph, shape, -2))
     columns = graph.make("range", getitem(graph, shape, -1))
@@ -442,7 +442,7 @@ def _set_diag(graph: Graph, x: Tensor, diagonal: Tensor) -> Tensor:
 
 
 @function("linalg.band_part")
-def _band_part(graph: Graph, x: Tensor, lower: int, upper: int) -> Tensor:
+def _band_part(graph: OnnxGraph, x: Tensor, lower: int, upper: int) -> Tensor:
     if (lower, upper) == (-1, 0):
         return compute(graph, "Trilu", [x], x.shape, upper=0)
     if (lower, upper) == (0, -1):
@@ -455,7 +455,7 @@ def _band_part(graph: Graph, x: Tensor, lower: int, upper: int) -> Tensor:
 
 @function("gather")
 def gather(
-    graph: Graph, params: Any, index: Any, axis: int | None = None, batch_dims: int = 0
+    graph: OnnxGraph, params: Any, index: Any, axis: int | None = None, batch_dims: int = 0
 ) -> Tensor:
     """Takes elements along an axis; leading axes of both may belong together."""
     x, at = to_tensor(graph, params), to_tensor(graph, index)
@@ -471,13 +471,13 @@ def gather(
     return _gather_in_batches(graph, x, at, place, batch_dims)
 
 
-def _as_index(graph: Graph, index: Tensor) -> Tensor:
+def _as_index(graph: OnnxGraph, index: Tensor) -> Tensor:
     if index.dtype in (_INT32, _INT64):
         return index
     return cast(graph, index, _INT64)
 
 
-def _gather_in_batches(graph: Graph, x: Tensor, index: Tensor, axis: int, batch: int) -> Tensor:
+def _gather_in_batches(graph: OnnxGraph, x: Tensor, index: Tensor, axis: int, batch: int) -> Tensor:
     """Gathers within each batch, as rows of one large axis."""
     between = list(range(batch, axis))
     if between:
@@ -513,7 +513,7 @@ def _gather_in_batches(graph: Graph, x: Tensor, index: Tensor, axis: int, batch:
 
 
 @function("gather_nd")
-def _gather_nd(graph: Graph, x: Tensor, index: Tensor) -> Tensor:
+def _gather_nd(graph: OnnxGraph, x: Tensor, index: Tensor) -> Tensor:
     depth = index.shape[-1]
     assert depth is not None, "the number of components is known"
     sizes = [*index.shape[:-1], *x.shape[depth:]]
@@ -521,7 +521,7 @@ def _gather_nd(graph: Graph, x: Tensor, index: Tensor) -> Tensor:
 
 
 @function("searchsorted")
-def _searchsorted(graph: Graph, numbers: Any, values: Tensor) -> Tensor:
+def _searchsorted(graph: OnnxGraph, numbers: Any, values: Tensor) -> Tensor:
     """Counts the numbers that are less than each value."""
     row = to_tensor(graph, numbers, values.dtype)
     is_less = expand_dims(graph, values, -1) > row
@@ -532,32 +532,34 @@ def _searchsorted(graph: Graph, numbers: Any, values: Tensor) -> Tensor:
 
 
 @function("tensor_scatter_nd_update")
-def _scatter_update(graph: Graph, x: Tensor, index: Any, updates: Any) -> Tensor:
+def _scatter_update(graph: OnnxGraph, x: Tensor, index: Any, updates: Any) -> Tensor:
     return _scatter(graph, x, index, updates, "none")
 
 
 @function("tensor_scatter_nd_add")
-def _scatter_add(graph: Graph, x: Tensor, index: Any, updates: Any) -> Tensor:
+def _scatter_add(graph: OnnxGraph, x: Tensor, index: Any, updates: Any) -> Tensor:
     return _scatter(graph, x, index, updates, "add")
 
 
 @function("tensor_scatter_nd_multiply")
-def _scatter_multiply(graph: Graph, x: Tensor, index: Any, updates: Any) -> Tensor:
+def _scatter_multiply(graph: OnnxGraph, x: Tensor, index: Any, updates: Any) -> Tensor:
     """Multiplies elements by updates; TensorFlow has no such function."""
     return _scatter(graph, x, index, updates, "mul")
 
 
 @function("tensor_scatter_nd_max")
-def _scatter_max(graph: Graph, x: Tensor, index: Any, updates: Any) -> Tensor:
+def _scatter_max(graph: OnnxGraph, x: Tensor, index: Any, updates: Any) -> Tensor:
     return _scatter_extreme(graph, x, index, updates, "max")
 
 
 @function("tensor_scatter_nd_min")
-def _scatter_min(graph: Graph, x: Tensor, index: Any, updates: Any) -> Tensor:
+def _scatter_min(graph: OnnxGraph, x: Tensor, index: Any, updates: Any) -> Tensor:
     return _scatter_extreme(graph, x, index, updates, "min")
 
 
-def _scatter_extreme(graph: Graph, x: Tensor, index: Any, updates: Any, reduction: str) -> Tensor:
+def _scatter_extreme(
+    graph: OnnxGraph, x: Tensor, index: Any, updates: Any, reduction: str
+) -> Tensor:
     new = to_tensor(graph, updates, x.dtype)
     result = _scatter(graph, x, index, new, reduction)
     if not x.dtype.is_floating:
@@ -568,7 +570,7 @@ def _scatter_extreme(graph: Graph, x: Tensor, index: Any, updates: Any, reductio
     return result + _scatter(graph, old, index, new, "add")
 
 
-def _scatter(graph: Graph, x: Tensor, index: Any, updates: Any, reduction: str) -> Tensor:
+def _scatter(graph: OnnxGraph, x: Tensor, index: Any, updates: Any, reduction: str) -> Tensor:
     at = cast(graph, to_tensor(graph, index), _INT64)
     new = to_tensor(graph, updates, x.dtype)
     is_narrow = reduction != "none" and x.dtype.is_floating and x.dtype.size == 2
@@ -579,17 +581,17 @@ def _scatter(graph: Graph, x: Tensor, index: Any, updates: Any, reduction: str) 
 
 
 @function("math.unsorted_segment_sum")
-def _segment_sum(graph: Graph, updates: Tensor, ids: Tensor, count: Any) -> Tensor:
+def _segment_sum(graph: OnnxGraph, updates: Tensor, ids: Tensor, count: Any) -> Tensor:
     return _combine_segments(graph, updates, ids, count, 0, "add")
 
 
 @function("math.unsorted_segment_prod")
-def _segment_prod(graph: Graph, updates: Tensor, ids: Tensor, count: Any) -> Tensor:
+def _segment_prod(graph: OnnxGraph, updates: Tensor, ids: Tensor, count: Any) -> Tensor:
     return _combine_segments(graph, updates, ids, count, 1, "mul")
 
 
 def _combine_segments(
-    graph: Graph, updates: Tensor, ids: Tensor, count: Any, initial: int, reduction: str
+    graph: OnnxGraph, updates: Tensor, ids: Tensor, count: Any, initial: int, reduction: str
 ) -> Tensor:
     rank = ids.shape.rank
     total = expand_dims(graph, to_tensor(graph, count), 0)
@@ -603,7 +605,7 @@ def _combine_segments(
 
 
 @function("pad")
-def _pad(graph: Graph, x: Tensor, paddings: Any, constant_values: Any = 0) -> Tensor:
+def _pad(graph: OnnxGraph, x: Tensor, paddings: Any, constant_values: Any = 0) -> Tensor:
     filler = to_tensor(graph, constant_values, x.dtype)
     pairs = _pairs(graph, paddings)
     sizes = [
@@ -619,11 +621,11 @@ def _pad(graph: Graph, x: Tensor, paddings: Any, constant_values: Any = 0) -> Te
 
 
 @function("raw_ops.PadV2")
-def _pad_v2(graph: Graph, *, input: Tensor, paddings: Any, constant_values: Any) -> Tensor:
+def _pad_v2(graph: OnnxGraph, *, input: Tensor, paddings: Any, constant_values: Any) -> Tensor:
     return _pad(graph, input, paddings, constant_values)
 
 
-def _pairs(graph: Graph, paddings: Any) -> list[tuple[Any, Any]]:
+def _pairs(graph: OnnxGraph, paddings: Any) -> list[tuple[Any, Any]]:
     if isinstance(paddings, Tensor):
         if paddings.value is not None:
             return [(int(low), int(high)) for low, high in paddings.value]

@@ -15,7 +15,7 @@ from jax2tf_bridge.to_onnx._functions import (
     indices,
     to_tensor,
 )
-from jax2tf_bridge.to_onnx._graph import DTYPES, DType, Graph, Tensor
+from jax2tf_bridge.to_onnx._graph import DTYPES, OnnxDType, OnnxGraph, Tensor
 
 _INT32, _INT64, _BOOL = DTYPES["int32"], DTYPES["int64"], DTYPES["bool"]
 
@@ -35,7 +35,7 @@ def _reduced_shape(x: Tensor, axis: Any, *, keeps_axes: bool) -> tuple[list[int]
 
 def _reduction(name: str, operation: str, *, keeps_bits: bool = False) -> Callable[..., Tensor]:
     @function(*([name] if name else []))
-    def call(graph: Graph, value: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+    def call(graph: OnnxGraph, value: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
         x = to_tensor(graph, value)
         axes, shape = _reduced_shape(x, axis, keeps_axes=keepdims)
         if not axes:
@@ -52,7 +52,7 @@ _sum, _product = _reduction("", "ReduceSum", keeps_bits=True), _reduction("", "R
 
 
 @function("reduce_sum")
-def _reduce_sum(graph: Graph, value: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+def _reduce_sum(graph: OnnxGraph, value: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     """Sums integers modulo powers of two; ONNX Runtime computes with float64, and saturates."""
     x = to_tensor(graph, value)
     if not x.dtype.is_integer:
@@ -73,7 +73,7 @@ def _reduce_sum(graph: Graph, value: Any, axis: Any = None, keepdims: bool = Fal
 
 
 @function("reduce_prod")
-def _reduce_prod(graph: Graph, value: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+def _reduce_prod(graph: OnnxGraph, value: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     """Multiplies integers modulo powers of two; ONNX Runtime's ReduceProd saturates."""
     x = to_tensor(graph, value)
     if x.dtype.is_integer:
@@ -81,7 +81,9 @@ def _reduce_prod(graph: Graph, value: Any, axis: Any = None, keepdims: bool = Fa
     return _product(graph, x, axis, keepdims)
 
 
-def multiply_halves(graph: Graph, x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+def multiply_halves(
+    graph: OnnxGraph, x: Tensor, axis: Any = None, keepdims: bool = False
+) -> Tensor:
     """Multiplies the elements along axes, by products of halves."""
     axes, _ = _reduced_shape(x, axis, keeps_axes=keepdims)
     for place in axes:
@@ -97,7 +99,7 @@ def multiply_halves(graph: Graph, x: Tensor, axis: Any = None, keepdims: bool = 
     return x if keepdims else graph.make("squeeze", x, axes)
 
 
-def _multiply_open_axis(graph: Graph, x: Tensor, axis: int) -> Tensor:
+def _multiply_open_axis(graph: OnnxGraph, x: Tensor, axis: int) -> Tensor:
     """Multiplies the elements along an axis of open size, which keeps a size of 1."""
     before = (slice(None),) * axis
     one = graph.constant(np.ones((), x.dtype.as_numpy_dtype))
@@ -129,7 +131,7 @@ def _multiply_open_axis(graph: Graph, x: Tensor, axis: int) -> Tensor:
 
 def _reduction_of_flags(name: str, operation: str) -> Callable[..., Tensor]:
     @function(name)
-    def call(graph: Graph, x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+    def call(graph: OnnxGraph, x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
         axes, shape = _reduced_shape(x, axis, keeps_axes=keepdims)
         if not axes:
             return x
@@ -142,16 +144,18 @@ def _reduction_of_flags(name: str, operation: str) -> Callable[..., Tensor]:
 
 
 @function("reduce_max")
-def _reduce_max(graph: Graph, x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+def _reduce_max(graph: OnnxGraph, x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
     return _reduce_extreme(graph, "ReduceMax", x, axis, keepdims)
 
 
 @function("reduce_min")
-def _reduce_min(graph: Graph, x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+def _reduce_min(graph: OnnxGraph, x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
     return _reduce_extreme(graph, "ReduceMin", x, axis, keepdims)
 
 
-def _reduce_extreme(graph: Graph, operation: str, x: Tensor, axis: Any, keepdims: bool) -> Tensor:
+def _reduce_extreme(
+    graph: OnnxGraph, operation: str, x: Tensor, axis: Any, keepdims: bool
+) -> Tensor:
     axes, shape = _reduced_shape(x, axis, keeps_axes=keepdims)
     if not axes:
         return x
@@ -175,7 +179,9 @@ def _reduce_extreme(graph: Graph, operation: str, x: Tensor, axis: Any, keepdims
 
 def _arg(name: str, operation: str) -> Callable[..., Tensor]:
     @function(name)
-    def call(graph: Graph, x: Tensor, axis: int = 0, output_type: DType | None = None) -> Tensor:
+    def call(
+        graph: OnnxGraph, x: Tensor, axis: int = 0, output_type: OnnxDType | None = None
+    ) -> Tensor:
         (place,), shape = _reduced_shape(x, axis, keeps_axes=False)
         if x.dtype.is_unsigned and x.dtype.size == 8:
             sign = graph.constant(np.array(1 << 63, np.uint64))
@@ -189,7 +195,7 @@ def _arg(name: str, operation: str) -> Callable[..., Tensor]:
 
 
 @function("cumsum")
-def _cumsum(graph: Graph, x: Tensor, axis: int = 0, reverse: bool = False) -> Tensor:
+def _cumsum(graph: OnnxGraph, x: Tensor, axis: int = 0, reverse: bool = False) -> Tensor:
     within = find_kernel("CumSum", x.dtype, keeps_bits=True)
     at = graph.constant(np.array(axis, np.int32))
     operands = [cast(graph, x, within), at]
@@ -205,7 +211,7 @@ class _TopK(NamedTuple):
 
 
 @function("math.top_k")
-def _top_k(graph: Graph, x: Tensor, k: Any) -> _TopK:
+def _top_k(graph: OnnxGraph, x: Tensor, k: Any) -> _TopK:
     """Returns the k greatest elements of the last axis; of equal ones the first come first."""
     if x.dtype.is_unsigned and x.dtype.size == 8:
         sign = graph.constant(np.array(1 << 63, np.uint64))
@@ -224,7 +230,7 @@ def _top_k(graph: Graph, x: Tensor, k: Any) -> _TopK:
 
 
 @function("norm")
-def _norm(graph: Graph, x: Tensor, axis: int, keepdims: bool = False) -> Tensor:
+def _norm(graph: OnnxGraph, x: Tensor, axis: int, keepdims: bool = False) -> Tensor:
     square = elementwise(graph, "Mul", x, x)
     total = graph.make("reduce_sum", square, axis, keepdims)
     return elementwise(graph, "Sqrt", total)
