@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -58,7 +59,7 @@ def _as_dtype(graph: OnnxGraph, value: Any) -> OnnxDType:
     return as_dtype(value)
 
 
-@function("stop_gradient", "identity")
+@function("stop_gradient", "identity", "math.real", "math.conj")
 def _identity(graph: OnnxGraph, x: Tensor) -> Tensor:
     return x
 
@@ -71,26 +72,29 @@ def _cast(graph: OnnxGraph, value: Any, dtype: OnnxDType) -> Tensor:
     x = to_tensor(graph, value)
     dtype = as_dtype(dtype)
     result = cast(graph, x, dtype)
-    if x.wide is not None and dtype.name in ("int32", "int64") and result.wide is None:
-        result.wide = x.wide if result is not x.wide else None
+    if dtype in (_INT32, _INT64) and result.wide is None and result is not x.wide:
+        result.wide = x.wide
     return result
 
 
-# Arithmetic. Sums, differences and products of sizes are also computed in int64, for the operations
-# that take them; what nothing uses is dropped.
+# Arithmetic.
 
 
-def _with_sizes(
-    graph: OnnxGraph, operation: str, result: Tensor, operands: Sequence[Tensor]
+def widen_sizes(
+    graph: OnnxGraph, result: Tensor, operands: Sequence[Tensor], compute: Callable[..., Tensor]
 ) -> Tensor:
-    if result.dtype is _INT32 and any(x.wide is not None for x in operands):
-        wide = [to_wide(graph, x) for x in operands]
+    """Computes a result of sizes in int64 as well, for the operations that take them.
+
+    Nodes that nothing uses are dropped later.
+    """
+    if any(x.wide is not None for x in operands):
+        wide = [_to_wide(graph, x) for x in operands]
         if all(x is not None for x in wide):
-            result.wide = elementwise(graph, operation, *wide)
+            result.wide = compute(*wide)
     return result
 
 
-def to_wide(graph: OnnxGraph, x: Tensor) -> Tensor | None:
+def _to_wide(graph: OnnxGraph, x: Tensor) -> Tensor | None:
     """Returns sizes as int64; None if they may be other numbers."""
     if x.wide is not None:
         return x.wide
@@ -102,7 +106,9 @@ def _binary(name: str, operation: str, *, keeps_bits: bool = False) -> Callable[
     def call(graph: OnnxGraph, x: Any, y: Any) -> Tensor:
         operands = to_tensors(graph, x, y)
         result = elementwise(graph, operation, *operands, keeps_bits=keeps_bits)
-        return _with_sizes(graph, operation, result, operands)
+        return widen_sizes(
+            graph, result, operands, functools.partial(elementwise, graph, operation)
+        )
 
     return call
 
@@ -140,7 +146,7 @@ def _not_equal(graph: OnnxGraph, x: Any, y: Any) -> Tensor:
     x, y = to_tensors(graph, x, y)
     if x.dtype is _BOOL:
         return _compare(graph, "Xor", x, y)
-    return elementwise_not(graph, _compare(graph, "Equal", x, y))
+    return ~_compare(graph, "Equal", x, y)
 
 
 @function("logical_not")
@@ -156,16 +162,6 @@ def _negative(graph: OnnxGraph, x: Tensor) -> Tensor:
     return elementwise(graph, "Neg", x)
 
 
-@function("zeros_like")
-def _zeros_like(graph: OnnxGraph, x: Tensor) -> Tensor:
-    return _fill_like(graph, x, 0)
-
-
-@function("ones_like")
-def _ones_like(graph: OnnxGraph, x: Tensor) -> Tensor:
-    return _fill_like(graph, x, 1)
-
-
 def _fill_like(graph: OnnxGraph, x: Tensor, number: int) -> Tensor:
     scalar = graph.constant(np.array(number, x.dtype.as_numpy_dtype))
     if not x.shape:
@@ -175,11 +171,6 @@ def _fill_like(graph: OnnxGraph, x: Tensor, number: int) -> Tensor:
     return result
 
 
-@function("square")
-def _square(graph: OnnxGraph, x: Tensor) -> Tensor:
-    return elementwise(graph, "Mul", x, x)
-
-
 @function("where")
 def _where(graph: OnnxGraph, flag: Any, x: Any = None, y: Any = None) -> Tensor:
     flag = to_tensor(graph, flag)
@@ -187,32 +178,24 @@ def _where(graph: OnnxGraph, flag: Any, x: Any = None, y: Any = None) -> Tensor:
         return _find_true(graph, flag)
     x, y = to_tensors(graph, x, y)
     if x.dtype is _BOOL:
-        chosen = _compare(graph, "And", flag, x)
-        other = _compare(graph, "And", elementwise_not(graph, flag), y)
-        return _compare(graph, "Or", chosen, other)
+        return (flag & x) | (~flag & y)
     return choose(graph, flag, x, y)
 
 
-def elementwise_not(graph: OnnxGraph, flag: Tensor) -> Tensor:
-    """Returns where a flag is not set."""
-    return graph.add("Not", [flag], _BOOL, flag.shape)
-
-
-def choose(graph: OnnxGraph, flag: Tensor, x: Tensor, y: Tensor) -> Tensor:
+def choose(graph: OnnxGraph, flag: Tensor, x: Any, y: Any) -> Tensor:
     """Returns x where the flag is set, else y."""
+    x, y = to_tensors(graph, x, y)
     if _is_known_scalar(flag):
-        chosen, left_out = (x, y) if flag.value else (y, x)
-        if _is_known_scalar(left_out):
-            return chosen
+        result, other = (x, y) if flag.value else (y, x)
+        if _is_known_scalar(other):
+            return result
     shape = broadcast_shapes(flag.shape, x.shape, y.shape)
     within = find_kernel("Where", x.dtype, keeps_bits=True)
     operands = [flag, cast(graph, x, within), cast(graph, y, within)]
     result = cast(graph, graph.add("Where", operands, within, shape), x.dtype)
-    if x.dtype is _INT32 and (x.wide is not None or y.wide is not None):
-        wide = [to_wide(graph, v) for v in (x, y)]
-        if wide[0] is not None and wide[1] is not None:
-            result.wide = graph.add("Where", [flag, *wide], _INT64, shape)
-    return result
+    return widen_sizes(
+        graph, result, [x, y], lambda *wide: graph.add("Where", [flag, *wide], _INT64, shape)
+    )
 
 
 def _find_true(graph: OnnxGraph, flags: Tensor) -> Tensor:
@@ -235,20 +218,13 @@ def _add_n(graph: OnnxGraph, tensors: Sequence[Tensor]) -> Tensor:
 # Division.
 
 
-@function("divide")
+@function("divide", "truncatediv")
 def _divide(graph: OnnxGraph, x: Any, y: Any) -> Tensor:
-    return elementwise(graph, "Div", x, y)
-
-
-@function("truncatediv")
-def _truncatediv(graph: OnnxGraph, x: Any, y: Any) -> Tensor:
     return elementwise(graph, "Div", x, y)
 
 
 @function("truncatemod")
 def _truncatemod(graph: OnnxGraph, x: Any, y: Any) -> Tensor:
-    # Computed by a quotient, because ONNX Runtime's Mod of integers may ignore fmod.
-    x, y = to_tensors(graph, x, y)
     return elementwise(graph, "Mod", x, y, fmod=1)
 
 
@@ -258,18 +234,14 @@ def _floordiv(graph: OnnxGraph, x: Any, y: Any) -> Tensor:
     if x.dtype.is_floating:
         return elementwise(graph, "Floor", elementwise(graph, "Div", x, y))
     result = _divide_down(graph, x, y)
-    if x.dtype is _INT32 and any(v.wide is not None for v in (x, y)):
-        wide = [to_wide(graph, v) for v in (x, y)]
-        if wide[0] is not None and wide[1] is not None:
-            result.wide = _divide_down(graph, wide[0], wide[1])
-    return result
+    return widen_sizes(graph, result, [x, y], functools.partial(_divide_down, graph))
 
 
 def _divide_down(graph: OnnxGraph, x: Tensor, y: Tensor) -> Tensor:
     if x.dtype.is_unsigned:
         return elementwise(graph, "Div", x, y)
     rest = elementwise(graph, "Mod", x, y)  # with the sign of the divisor
-    return elementwise(graph, "Div", elementwise(graph, "Sub", x, rest), y)
+    return (x - rest) / y
 
 
 @function("math.floormod")
@@ -278,7 +250,7 @@ def _floormod(graph: OnnxGraph, x: Any, y: Any) -> Tensor:
     if operands[0].dtype.is_floating:
         raise NoOperationError("ONNX has no remainder of floats that rounds down")
     result = elementwise(graph, "Mod", *operands)
-    return _with_sizes(graph, "Mod", result, operands)
+    return widen_sizes(graph, result, operands, functools.partial(elementwise, graph, "Mod"))
 
 
 @function("pow")
@@ -296,11 +268,11 @@ def _integer_power(graph: OnnxGraph, x: Tensor, y: Tensor) -> Tensor:
     """
     one = graph.constant(np.ones((), x.dtype.as_numpy_dtype))
     result, base = one, x
-    for bit in range(8 * x.dtype.size - x.dtype.is_integer + x.dtype.is_unsigned):
+    for bit in range(8 * x.dtype.size - (not x.dtype.is_unsigned)):
         mask = graph.constant(np.array(1 << bit, y.dtype.as_numpy_dtype))
         is_set = _compare(graph, "Equal", elementwise(graph, "BitwiseAnd", y, mask), mask)
-        result = elementwise(graph, "Mul", result, choose(graph, is_set, base, one))
-        base = elementwise(graph, "Mul", base, base)
+        result = result * choose(graph, is_set, base, one)
+        base = base * base
     return result
 
 
@@ -319,7 +291,7 @@ def _right_shift(graph: OnnxGraph, x: Any, y: Any) -> Tensor:
     if x.dtype.is_unsigned:
         return _shift(graph, x, y, "RIGHT")
     # A signed shift of x is ~(~x >> y) for negative numbers.
-    is_negative = _compare(graph, "Less", x, graph.constant(np.zeros((), x.dtype.as_numpy_dtype)))
+    is_negative = x < 0
     bits = choose(graph, is_negative, elementwise(graph, "BitwiseNot", x), x)
     shifted = _shift(graph, bits, y, "RIGHT")
     return choose(graph, is_negative, elementwise(graph, "BitwiseNot", shifted), shifted)
@@ -371,107 +343,77 @@ def _by_formula(
     return call
 
 
-def _number(graph: OnnxGraph, value: float) -> Tensor:
-    return graph.constant(np.array(value, np.float64))
-
-
-def _do(graph: OnnxGraph, operation: str, *operands: Any) -> Tensor:
-    return elementwise(graph, operation, *operands)
+_LOG_2 = math.log(2)
 
 
 def _tan(graph: OnnxGraph, x: Tensor) -> Tensor:
-    return _do(graph, "Div", _do(graph, "Sin", x), _do(graph, "Cos", x))
+    return elementwise(graph, "Sin", x) / elementwise(graph, "Cos", x)
 
 
 def _sinh(graph: OnnxGraph, x: Tensor) -> Tensor:
-    grown = graph.make("math.expm1", x)
-    other = _do(graph, "Div", grown, _do(graph, "Add", grown, 1.0))
-    half = _do(graph, "Mul", _do(graph, "Add", grown, other), 0.5)
+    power = graph.make("math.expm1", x)
+    near = (power + power / (power + 1.0)) * 0.5
     # For great numbers the quotient is NaN.
-    size = _do(graph, "Abs", x)
-    is_great = _compare(graph, "Greater", size, _number(graph, 300.0))
-    near = _do(graph, "Exp", _do(graph, "Sub", size, float(np.log(2))))
-    return choose(graph, is_great, _do(graph, "Mul", _do(graph, "Sign", x), near), half)
+    size = elementwise(graph, "Abs", x)
+    far = elementwise(graph, "Sign", x) * elementwise(graph, "Exp", size - _LOG_2)
+    return choose(graph, size > 300.0, far, near)
 
 
 def _with_sign_of(graph: OnnxGraph, x: Tensor, size: Tensor) -> Tensor:
     """Returns the size with the sign of x; zeros are returned as they are."""
     # ONNX Runtime's Where has 0 for -0 in its second operand, but not in its third one.
     # A Not before Where would be fused, and exchange the operands.
-    is_other = _compare(graph, "Greater", _do(graph, "Abs", x), _zero(graph, x.dtype))
-    return choose(graph, is_other, _do(graph, "Mul", _do(graph, "Sign", x), size), x)
+    is_other = elementwise(graph, "Abs", x) > 0
+    return choose(graph, is_other, elementwise(graph, "Sign", x) * size, x)
 
 
 def _cosh(graph: OnnxGraph, x: Tensor) -> Tensor:
-    half = _do(graph, "Exp", _do(graph, "Sub", _do(graph, "Abs", x), float(np.log(2))))
-    return _do(graph, "Add", half, _do(graph, "Div", _number(graph, 0.25), half))
+    half = elementwise(graph, "Exp", elementwise(graph, "Abs", x) - _LOG_2)
+    return half + 0.25 / half
 
 
 def _atanh(graph: OnnxGraph, x: Tensor) -> Tensor:
-    quotient = _do(graph, "Div", _do(graph, "Mul", x, 2.0), _do(graph, "Sub", 1.0, x))
-    return _do(graph, "Mul", _log1p(graph, quotient), 0.5)
+    return _log1p(graph, x * 2.0 / (1.0 - x)) * 0.5
 
 
 def _asinh(graph: OnnxGraph, x: Tensor) -> Tensor:
-    size = _do(graph, "Abs", x)
-    square = _do(graph, "Mul", size, size)
-    root = _do(graph, "Sqrt", _do(graph, "Add", square, 1.0))
-    more = _do(graph, "Div", square, _do(graph, "Add", root, 1.0))
-    small = _log1p(graph, _do(graph, "Add", size, more))
-    great = _do(graph, "Add", _do(graph, "Log", size), float(np.log(2)))
-    is_great = _compare(graph, "Greater", size, _number(graph, 1e150))
-    return _with_sign_of(graph, x, choose(graph, is_great, great, small))
+    size = elementwise(graph, "Abs", x)
+    square = size * size
+    root = elementwise(graph, "Sqrt", square + 1.0)
+    near = _log1p(graph, size + square / (root + 1.0))
+    far = elementwise(graph, "Log", size) + _LOG_2
+    return _with_sign_of(graph, x, choose(graph, size > 1e150, far, near))
 
 
 def _acosh(graph: OnnxGraph, x: Tensor) -> Tensor:
-    less = _do(graph, "Sub", x, 1.0)
-    root = _do(graph, "Sqrt", _do(graph, "Mul", less, _do(graph, "Add", x, 1.0)))
-    small = _log1p(graph, _do(graph, "Add", less, root))
-    great = _do(graph, "Add", _do(graph, "Log", x), float(np.log(2)))
-    return choose(graph, _compare(graph, "Greater", x, _number(graph, 1e150)), great, small)
+    less = x - 1.0
+    near = _log1p(graph, less + elementwise(graph, "Sqrt", less * (x + 1.0)))
+    far = elementwise(graph, "Log", x) + _LOG_2
+    return choose(graph, x > 1e150, far, near)
 
 
-# The series of atan(x) - x, in x**3, x**5 and so on, for |x| <= tan(pi/32).
-_ATAN_SERIES = tuple((-1) ** k / (2 * k + 1) for k in range(1, 9))
+# Coefficients of the series of atan(x) / x in x**2, for |x| <= tan(pi/32).
+_ATAN_SERIES = tuple((-1) ** k / (2 * k + 1) for k in range(8, -1, -1))
 
 
 def _atan(graph: OnnxGraph, x: Tensor) -> Tensor:
     """Computes the arc tangent by halving the angle three times, and a series."""
-    size = _do(graph, "Abs", x)
-    is_great = _compare(graph, "Greater", size, _number(graph, 1.0))
-    y = choose(graph, is_great, _do(graph, "Reciprocal", size), size)
+    size = elementwise(graph, "Abs", x)
+    is_great = size > 1.0
+    y = choose(graph, is_great, elementwise(graph, "Reciprocal", size), size)
     for _ in range(3):
-        root = _do(graph, "Sqrt", _do(graph, "Add", _do(graph, "Mul", y, y), 1.0))
-        y = _do(graph, "Div", y, _do(graph, "Add", root, 1.0))
-    square = _do(graph, "Mul", y, y)
-    total: Tensor = _number(graph, _ATAN_SERIES[-1])
-    for coefficient in reversed((1.0, *_ATAN_SERIES[:-1])):
-        total = _do(graph, "Add", _do(graph, "Mul", total, square), coefficient)
-    angle = _do(graph, "Mul", _do(graph, "Mul", total, y), 8.0)
-    angle = choose(graph, is_great, _do(graph, "Sub", np.pi / 2, angle), angle)
+        y = y / (elementwise(graph, "Sqrt", y * y + 1.0) + 1.0)
+    angle = _polyval(graph, _ATAN_SERIES, y * y) * y * 8.0
+    angle = choose(graph, is_great, math.pi / 2 - angle, angle)
     return _with_sign_of(graph, x, angle)
 
 
 def _asin(graph: OnnxGraph, x: Tensor) -> Tensor:
-    less, more = _do(graph, "Sub", 1.0, x), _do(graph, "Add", 1.0, x)
-    root = _do(graph, "Sqrt", _do(graph, "Mul", less, more))
-    return _atan(graph, _do(graph, "Div", x, root))
+    return _atan(graph, x / elementwise(graph, "Sqrt", (1.0 - x) * (x + 1.0)))
 
 
 def _acos(graph: OnnxGraph, x: Tensor) -> Tensor:
-    less, more = _do(graph, "Sub", 1.0, x), _do(graph, "Add", 1.0, x)
-    half = _atan(graph, _do(graph, "Sqrt", _do(graph, "Div", less, more)))
-    return _do(graph, "Mul", half, 2.0)
-
-
-def _erf(graph: OnnxGraph, x: Tensor) -> Tensor:
-    raise NoOperationError("ONNX Runtime has no Erf of float64")
-
-
-@function("math.expm1")
-def _expm1(graph: OnnxGraph, x: Tensor) -> Tensor:
-    result: Tensor = expm1(x)
-    return result
+    return _atan(graph, elementwise(graph, "Sqrt", (1.0 - x) / (x + 1.0))) * 2.0
 
 
 @function("math.log1p")
@@ -480,29 +422,15 @@ def _log1p(graph: OnnxGraph, x: Tensor) -> Tensor:
         result: Tensor = log1p(x)
         return result
     # Kahan's method; log1p of the emitters calls atanh, which has no kernel in float64.
-    total = _do(graph, "Add", x, 1.0)
-    logarithm = _do(graph, "Log", total)
-    ratio = _do(graph, "Div", x, _do(graph, "Sub", total, 1.0))
-    is_great = _compare(graph, "Greater", x, _number(graph, 1e17))
-    exact = choose(graph, is_great, logarithm, _do(graph, "Mul", logarithm, ratio))
-    return choose(graph, _compare(graph, "Equal", total, _number(graph, 1.0)), x, exact)
-
-
-@function("math.lgamma")
-def _lgamma(graph: OnnxGraph, x: Tensor) -> Tensor:
-    result: Tensor = lgamma(x, functools.partial(_log1p, graph))
-    return result
-
-
-@function("math.nextafter")
-def _nextafter(graph: OnnxGraph, x: Tensor, y: Tensor) -> Tensor:
-    result: Tensor = next_after(x, y)
-    return result
+    total = x + 1.0
+    logarithm = elementwise(graph, "Log", total)
+    exact = choose(graph, x > 1e17, logarithm, logarithm * (x / (total - 1.0)))
+    return choose(graph, total == 1.0, x, exact)
 
 
 @function("math.rsqrt")
 def _rsqrt(graph: OnnxGraph, x: Tensor) -> Tensor:
-    return _do(graph, "Reciprocal", _do(graph, "Sqrt", x))
+    return elementwise(graph, "Reciprocal", elementwise(graph, "Sqrt", x))
 
 
 @function("math.is_nan")
@@ -519,11 +447,7 @@ def _is_inf(graph: OnnxGraph, x: Tensor) -> Tensor:
 @function("math.is_finite")
 def _is_finite(graph: OnnxGraph, x: Tensor) -> Tensor:
     # The difference of a number that is not finite and itself is NaN.
-    return _compare(graph, "Equal", _do(graph, "Sub", x, x), _zero(graph, x.dtype))
-
-
-def _zero(graph: OnnxGraph, dtype: OnnxDType) -> Tensor:
-    return graph.constant(np.zeros((), dtype.as_numpy_dtype))
+    return graph.make("equal", x - x, 0)
 
 
 @function("math.atan2")
@@ -532,80 +456,44 @@ def _atan2(graph: OnnxGraph, y: Any, x: Any) -> Tensor:
     dtype = y.dtype
     if dtype.size == 2:
         y, x = (cast(graph, v, _FLOAT32) for v in (y, x))
-    zero = _zero(graph, y.dtype)
-    pi = graph.constant(np.array(np.pi, y.dtype.as_numpy_dtype))
-    height, width = _do(graph, "Abs", y), _do(graph, "Abs", x)
-    is_steep = _compare(graph, "Greater", height, width)
+    height, width = (elementwise(graph, "Abs", v) for v in (y, x))
+    is_steep = height > width
     top = choose(graph, is_steep, width, height)
     bottom = choose(graph, is_steep, height, width)
     # The quotient of equal sides is 1, also of zeros (then 0) and of infinities.
-    is_origin = _compare(graph, "Equal", bottom, zero)
-    quotient = _do(
-        graph, "Div", top, choose(graph, is_origin, _do(graph, "Add", bottom, 1), bottom)
-    )
-    is_equal = _compare(
-        graph, "And", _compare(graph, "Equal", top, bottom), elementwise_not(graph, is_origin)
-    )
-    quotient = choose(
-        graph, is_equal, graph.constant(np.ones((), y.dtype.as_numpy_dtype)), quotient
-    )
+    is_origin = bottom == 0
+    quotient = top / choose(graph, is_origin, bottom + 1, bottom)
+    quotient = choose(graph, (top == bottom) & ~is_origin, 1, quotient)
     angle = graph.make("math.atan", quotient)
-    angle = choose(graph, is_steep, _do(graph, "Sub", _do(graph, "Mul", pi, 0.5), angle), angle)
-    angle = choose(graph, _is_negative(graph, x), _do(graph, "Sub", pi, angle), angle)
-    one = graph.constant(np.ones((), y.dtype.as_numpy_dtype))
-    sign = choose(graph, _is_negative(graph, y), _do(graph, "Neg", one), one)
-    angle = _do(graph, "Mul", angle, sign)  # which keeps -0
-    invalid = _do(graph, "Add", x, y)
-    either = [graph.add("IsNaN", [v], _BOOL, v.shape) for v in (x, y)]
-    has_nan = _compare(graph, "Or", *either)
-    return cast(graph, choose(graph, has_nan, invalid, angle), dtype)
+    angle = choose(graph, is_steep, math.pi / 2 - angle, angle)
+    angle = choose(graph, _is_negative(x), math.pi - angle, angle)
+    # A product keeps -0.
+    angle = angle * choose(graph, _is_negative(y), graph.constant(np.array(-1, y.dtype.name)), 1)
+    has_nan = _is_nan(graph, x) | _is_nan(graph, y)
+    return cast(graph, choose(graph, has_nan, x + y, angle), dtype)
 
 
-def _is_negative(graph: OnnxGraph, x: Tensor) -> Tensor:
+def _is_negative(x: Tensor) -> Tensor:
     """Returns whether the sign bit is set, also of -0."""
-    zero = _zero(graph, x.dtype)
-    below = _compare(graph, "Less", x, zero)
-    return _compare(graph, "Or", below, _compare(graph, "Less", _do(graph, "Div", 1, x), zero))
-
-
-@function("math.real", "math.conj")
-def _real(graph: OnnxGraph, x: Tensor) -> Tensor:
-    return x
+    return (x < 0) | (1 / x < 0)
 
 
 @function("math.imag")
 def _imag(graph: OnnxGraph, x: Tensor) -> Tensor:
-    return _zeros_like(graph, x)
+    return _fill_like(graph, x, 0)
 
 
 @function("sign", "math.sign")
 def _sign(graph: OnnxGraph, x: Tensor) -> Tensor:
     if x.dtype.name == "float16":  # its kernel makes 0 of NaN
-        return cast(graph, _do(graph, "Sign", cast(graph, x, DTYPES["float32"])), x.dtype)
-    return _do(graph, "Sign", x)
-
-
-@function("nn.relu6")
-def _relu6(graph: OnnxGraph, x: Tensor) -> Tensor:
-    return elementwise(graph, "Min", elementwise(graph, "Max", x, 0), 6)
-
-
-@function("nn.softmax")
-def _softmax(graph: OnnxGraph, x: Tensor) -> Tensor:
-    return compute(graph, "Softmax", [x], x.shape, axis=-1)
-
-
-@function("nn.log_softmax")
-def _log_softmax(graph: OnnxGraph, x: Tensor) -> Tensor:
-    return compute(graph, "LogSoftmax", [x], x.shape, axis=-1)
+        return cast(graph, elementwise(graph, "Sign", cast(graph, x, _FLOAT32)), x.dtype)
+    return elementwise(graph, "Sign", x)
 
 
 @function("math.polyval")
 def _polyval(graph: OnnxGraph, coefficients: Sequence[Any], x: Tensor) -> Tensor:
-    total: Any = 0
-    for coefficient in coefficients:
-        total = _do(graph, "Add", _do(graph, "Mul", total, x), coefficient)
-    return to_tensor(graph, total)
+    first, *others = coefficients
+    return to_tensor(graph, functools.reduce(lambda total, each: total * x + each, others, first))
 
 
 FUNCTIONS = (
@@ -637,6 +525,7 @@ FUNCTIONS = (
     _unary("tanh", operation="Tanh"),
     _unary("sigmoid", operation="Sigmoid"),
     _unary("nn.relu", operation="Relu"),
+    _unary("math.erf", "erf", operation="Erf"),
     _by_formula("math.tan", "Tan", _tan),
     _by_formula("math.sinh", "Sinh", _sinh),
     _by_formula("math.cosh", "Cosh", _cosh),
@@ -646,5 +535,15 @@ FUNCTIONS = (
     _by_formula("math.asinh", "Asinh", _asinh),
     _by_formula("math.acosh", "Acosh", _acosh),
     _by_formula("math.atanh", "Atanh", _atanh),
-    _by_formula("math.erf", "Erf", _erf),
+    function("math.expm1")(lambda graph, x: expm1(x)),
+    function("math.lgamma")(lambda graph, x: lgamma(x, functools.partial(_log1p, graph))),
+    function("math.nextafter")(lambda graph, x, y: next_after(x, y)),
+    function("nn.relu6")(lambda graph, x: _clip(graph, x, 0, 6)),
+    function("nn.softmax")(lambda graph, x: compute(graph, "Softmax", [x], x.shape, axis=-1)),
+    function("nn.log_softmax")(
+        lambda graph, x: compute(graph, "LogSoftmax", [x], x.shape, axis=-1)
+    ),
+    function("zeros_like")(lambda graph, x: _fill_like(graph, x, 0)),
+    function("ones_like")(lambda graph, x: _fill_like(graph, x, 1)),
+    function("square")(lambda graph, x: x * x),
 )

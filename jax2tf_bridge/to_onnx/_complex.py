@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from jax2tf_bridge.to_onnx._control_flow import split_complex
 from jax2tf_bridge.to_onnx._functions import function, to_tensor
 from jax2tf_bridge.to_onnx._graph import DTYPES, ComplexTensor, OnnxDType, OnnxGraph, Tensor
 from jax2tf_bridge.to_onnx._reductions import multiply_halves
@@ -24,13 +25,9 @@ def has_complex(value: Any) -> bool:
     )
 
 
-def _part_dtype(dtype: OnnxDType) -> OnnxDType:
-    return DTYPES["float64" if dtype.name == "complex128" else "float32"]
-
-
 def _to_complex(graph: OnnxGraph, value: Any, dtype: OnnxDType) -> ComplexTensor:
     """Converts a number or tensor to complex numbers of a dtype."""
-    part = _part_dtype(dtype)
+    part = dtype.real_dtype
     x = to_tensor(graph, value, None if isinstance(value, Tensor) else dtype)
     if isinstance(x, ComplexTensor):
         return ComplexTensor(graph.make("cast", x.real, part), graph.make("cast", x.imag, part))
@@ -62,40 +59,27 @@ def _take_part(value: Any, part: str) -> Any:
     return getattr(value, part) if isinstance(value, ComplexTensor) else value
 
 
-def _part_wise(*names: str) -> tuple[Callable[..., Any], ...]:
-    def make(name: str) -> Callable[..., Any]:
-        @function(name)
-        def call(graph: OnnxGraph, *args: Any, **options: Any) -> Any:
-            real, imag = (
-                graph.call(
-                    name,
-                    *(_take_part(x, part) for x in args),
-                    **{key: _take_part(x, part) for key, x in options.items()},
-                )
-                for part in ("real", "imag")
+def _map_parts(name: str) -> Callable[..., Any]:
+    @function(name)
+    def call(graph: OnnxGraph, *args: Any, **options: Any) -> Any:
+        real, imag = (
+            graph.call(
+                name,
+                *(_take_part(x, part) for x in args),
+                **{key: _take_part(x, part) for key, x in options.items()},
             )
-            if isinstance(real, list):
-                return [ComplexTensor(a, b) for a, b in zip(real, imag, strict=True)]
-            return ComplexTensor(real, imag)
+            for part in ("real", "imag")
+        )
+        if isinstance(real, list):
+            return [ComplexTensor(a, b) for a, b in zip(real, imag, strict=True)]
+        return ComplexTensor(real, imag)
 
-        return call
-
-    return tuple(map(make, names))
+    return call
 
 
-def _of_same(*names: str) -> tuple[Callable[..., Any], ...]:
-    def make(name: str) -> Callable[..., Any]:
-        @function(name)
-        def call(graph: OnnxGraph, *args: Any) -> ComplexTensor:
-            operands = _to_same(graph, *args)
-            return ComplexTensor(
-                graph.make(name, *(x.real for x in operands)),
-                graph.make(name, *(x.imag for x in operands)),
-            )
-
-        return call
-
-    return tuple(map(make, names))
+def _add_or_subtract(graph: OnnxGraph, x: Any, y: Any, *, name: str) -> ComplexTensor:
+    x, y = _to_same(graph, x, y)
+    return ComplexTensor(graph.make(name, x.real, y.real), graph.make(name, x.imag, y.imag))
 
 
 @function("where")
@@ -166,7 +150,7 @@ def _square(graph: OnnxGraph, x: ComplexTensor) -> ComplexTensor:
 def _divide(graph: OnnxGraph, x: Any, y: Any) -> ComplexTensor:
     """Divides without overflow of squares (Smith, 1962, "Algorithm 116: Complex division")."""
     x, y = _to_same(graph, x, y)
-    is_flat = abs_(graph, y.real) >= abs_(graph, y.imag)
+    is_flat = graph.make("abs", y.real) >= graph.make("abs", y.imag)
     great = graph.make("where", is_flat, y.real, y.imag)
     small = graph.make("where", is_flat, y.imag, y.real)
     ratio = small / great
@@ -178,14 +162,9 @@ def _divide(graph: OnnxGraph, x: Any, y: Any) -> ComplexTensor:
     return ComplexTensor((first + other * ratio) / bottom, imag)
 
 
-def abs_(graph: OnnxGraph, x: Tensor) -> Any:
-    """Returns absolute values of real numbers."""
-    return graph.make("abs", x)
-
-
 @function("abs", "math.abs")
 def _length(graph: OnnxGraph, x: ComplexTensor) -> Any:
-    a, b = abs_(graph, x.real), abs_(graph, x.imag)
+    a, b = graph.make("abs", x.real), graph.make("abs", x.imag)
     great, small = graph.make("maximum", a, b), graph.make("minimum", a, b)
     is_plain = graph.make("logical_and", great > 0, graph.make("math.is_finite", great))
     ratio = small / graph.make("where", is_plain, great, 1)
@@ -211,9 +190,9 @@ def _log(graph: OnnxGraph, x: ComplexTensor) -> ComplexTensor:
 
 @function("sqrt")
 def _sqrt(graph: OnnxGraph, x: ComplexTensor) -> ComplexTensor:
-    root = graph.make("sqrt", (_length(graph, x) + abs_(graph, x.real)) * 0.5)
+    root = graph.make("sqrt", (_length(graph, x) + graph.make("abs", x.real)) * 0.5)
     is_zero = graph.make("equal", root, 0)
-    other = abs_(graph, x.imag) / graph.make("where", is_zero, 1, root * 2)
+    other = graph.make("abs", x.imag) / graph.make("where", is_zero, 1, root * 2)
     is_right = x.real >= 0
     imag = graph.make("where", is_right, other, root)
     imag = graph.make("where", x.imag < 0, -imag, imag)
@@ -338,8 +317,7 @@ def _transform_axis(
 ) -> ComplexTensor:
     """Transforms one axis of real or complex numbers; real ones give half of the spectrum."""
     is_real = not isinstance(x, ComplexTensor)
-    parts = [x] if isinstance(x, Tensor) and is_real else [x.real, x.imag]  # type: ignore[attr-defined]
-    apart = graph.make("stack", parts, -1)
+    apart = graph.make("stack", split_complex([x]), -1)
     place = x.shape.rank + axis
     has_batch = x.shape.rank > 1
     if not has_batch:
@@ -358,31 +336,26 @@ def _transform_axis(
     return ComplexTensor(result[..., 0], result[..., 1])
 
 
-def _fourier(name: str, n_axes: int, *, inverse: bool) -> Callable[..., Any]:
-    axes = range(-n_axes, 0)
-    return function(name)(lambda graph, *, input: _transform(graph, input, axes, inverse=inverse))
+def _real_fourier(
+    graph: OnnxGraph, *, input: Tensor, fft_length: Any, Tcomplex: OnnxDType, n_axes: int
+) -> Any:
+    half = _transform_axis(graph, input, -1)
+    return _transform(graph, half, range(-n_axes, -1), inverse=False)
 
 
-def _real_fourier(name: str, n_axes: int) -> Callable[..., Any]:
-    @function(name)
-    def call(graph: OnnxGraph, *, input: Tensor, fft_length: Any, Tcomplex: OnnxDType) -> Any:
-        half = _transform_axis(graph, input, -1)
-        return _transform(graph, half, range(-n_axes, -1), inverse=False)
+def _inverse_real_fourier(
+    graph: OnnxGraph, *, input: ComplexTensor, fft_length: Any, Treal: OnnxDType, n_axes: int
+) -> Any:
+    x = _transform(graph, input, range(-n_axes, -1), inverse=True)
+    # The other half of the spectrum has the conjugate numbers in the reverse order.
+    size = int(fft_length[-1])
+    tail = x[..., (size - 1) // 2 : 0 : -1]
+    whole = graph.make("concat", [x, ComplexTensor(tail.real, -tail.imag)], -1)
+    return _transform_axis(graph, whole, -1, inverse=True).real
 
-    return call
 
-
-def _inverse_real_fourier(name: str, n_axes: int) -> Callable[..., Any]:
-    @function(name)
-    def call(graph: OnnxGraph, *, input: ComplexTensor, fft_length: Any, Treal: OnnxDType) -> Any:
-        x = _transform(graph, input, range(-n_axes, -1), inverse=True)
-        # The other half of the spectrum has the conjugate numbers in the reverse order.
-        size = int(fft_length[-1])
-        tail = x[..., (size - 1) // 2 : 0 : -1]
-        whole = graph.make("concat", [x, ComplexTensor(tail.real, -tail.imag)], -1)
-        return _transform_axis(graph, whole, -1, inverse=True).real
-
-    return call
+def _fourier(graph: OnnxGraph, *, input: ComplexTensor, n_axes: int, inverse: bool) -> Any:
+    return _transform(graph, input, range(-n_axes, 0), inverse=inverse)
 
 
 @function("reduce_prod")
@@ -391,17 +364,29 @@ def _reduce_prod(graph: OnnxGraph, x: Tensor, axis: Any = None, keepdims: bool =
 
 
 COMPLEX_FUNCTIONS = (
-    *_of_same("add", "subtract"),
-    *_part_wise(
-        *("reshape", "expand_dims", "squeeze", "transpose", "broadcast_to", "tile", "concat"),
-        *("stack", "unstack", "split", "getitem", "strided_slice", "slice", "reverse", "gather"),
-        *("linalg.diag_part", "linalg.set_diag", "linalg.band_part", "linalg.matrix_transpose"),
-        *("gather_nd", "tensor_scatter_nd_update", "tensor_scatter_nd_add", "pad"),
-        *("math.unsorted_segment_sum", "raw_ops.PadV2", "negative", "reduce_sum", "reduce_mean"),
-        *("cumsum", "add_n", "zeros_like"),
+    *(
+        function(name)(functools.partial(_add_or_subtract, name=name))
+        for name in ("add", "subtract")
     ),
-    *(_fourier(f"raw_ops.FFT{s}", n, inverse=False) for n, s in ((1, ""), (2, "2D"), (3, "3D"))),
-    *(_fourier(f"raw_ops.IFFT{s}", n, inverse=True) for n, s in ((1, ""), (2, "2D"), (3, "3D"))),
-    *(_real_fourier(f"raw_ops.RFFT{s}", n) for n, s in ((1, ""), (2, "2D"), (3, "3D"))),
-    *(_inverse_real_fourier(f"raw_ops.IRFFT{s}", n) for n, s in ((1, ""), (2, "2D"), (3, "3D"))),
+    *map(
+        _map_parts,
+        (
+            *("reshape", "expand_dims", "squeeze", "transpose", "broadcast_to", "tile", "concat"),
+            *("stack", "unstack", "split", "getitem", "strided_slice", "slice", "reverse"),
+            *("gather", "linalg.diag_part", "linalg.set_diag", "linalg.band_part"),
+            *("linalg.matrix_transpose", "gather_nd", "tensor_scatter_nd_update"),
+            *("tensor_scatter_nd_add", "pad", "math.unsorted_segment_sum", "raw_ops.PadV2"),
+            *("negative", "reduce_sum", "reduce_mean", "cumsum", "add_n", "zeros_like"),
+        ),
+    ),
+    *(
+        function(f"raw_ops.{name}{axes}")(functools.partial(transform, n_axes=n_axes))
+        for n_axes, axes in ((1, ""), (2, "2D"), (3, "3D"))
+        for name, transform in (
+            ("FFT", functools.partial(_fourier, inverse=False)),
+            ("IFFT", functools.partial(_fourier, inverse=True)),
+            ("RFFT", _real_fourier),
+            ("IRFFT", _inverse_real_fourier),
+        )
+    ),
 )

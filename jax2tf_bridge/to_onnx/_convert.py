@@ -151,8 +151,7 @@ def _make_input(graph: OnnxGraph, name: str, aval: Aval) -> Tensor:
     dtype, shape = as_dtype(aval.op_dtype), _static_shape(aval)
     if not dtype.is_complex:
         return graph.argument(name, dtype, shape)
-    part = DTYPES["float64" if dtype.name == "complex128" else "float32"]
-    parts = graph.argument(name, part, [*shape, 2])
+    parts = graph.argument(name, dtype.real_dtype, [*shape, 2])
     return ComplexTensor(parts[..., 0], parts[..., 1])
 
 
@@ -265,7 +264,7 @@ def _make_info(name: str, aval: Aval) -> onnx.ValueInfoProto:
     sizes = [size if isinstance(size, int) else str(size) for size in aval.op_shape]
     dtype = as_dtype(aval.op_dtype)
     if dtype.is_complex:
-        dtype = DTYPES["float64" if dtype.name == "complex128" else "float32"]
+        dtype = dtype.real_dtype
         sizes.append(2)
     return helper.make_tensor_value_info(name, _onnx_dtype(dtype), sizes)
 

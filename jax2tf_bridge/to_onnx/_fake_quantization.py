@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,43 +75,6 @@ def _reshape(graph: OnnxGraph, x: Tensor, sizes: list[int]) -> Tensor:
     return reshape(graph, x, sizes) if x.value is None else graph.constant(x.value.reshape(sizes))
 
 
-_MAX_MEAN_DIFFERENCE = 1 / 64
-"""Tolerance of the results of a model that rounds, relative to the largest number."""
-
-
-_MAX_OTHER_INTEGERS = 1 / 8
-"""Maximum share of other integers, such as indices of the largest number."""
-_OF_BYTES = (b"QuantizeLinear", b"MatMulInteger", b"ConvInteger")
-
-
-def rounds_numbers(model: bytes | Path) -> bool:
-    """Returns whether a model rounds numbers to bytes, or multiplies bytes."""
-    data = model if isinstance(model, bytes) else model.read_bytes()
-    return any(name in data for name in _OF_BYTES)
-
-
-def differ_by_steps(
-    expected_by_name: Mapping[str, np.ndarray], actual_by_name: Mapping[str, np.ndarray]
-) -> bool:
-    """Returns whether results differ by few steps.
-
-    A number between two steps may be rounded to either.
-    """
-    for name, expected in expected_by_name.items():
-        actual = actual_by_name[name]
-        if expected.shape != actual.shape:
-            return False
-        if expected.dtype.kind != "f":
-            if expected.size and np.mean(expected != actual) > _MAX_OTHER_INTEGERS:
-                return False
-            continue
-        largest = np.max(np.abs(expected), initial=0.0)
-        difference = np.mean(np.abs(expected - actual)) if expected.size else 0.0
-        if not difference <= _MAX_MEAN_DIFFERENCE * largest:
-            return False
-    return True
-
-
 def store_bytes(graph: OnnxGraph, make_node: Callable[[OnnxNode], onnx.NodeProto]) -> None:
     """Computes the bytes of weights, so that the model has them in place of floats.
 
@@ -125,10 +87,8 @@ def store_bytes(graph: OnnxGraph, make_node: Callable[[OnnxNode], onnx.NodeProto
         if node.operation != "DequantizeLinear":
             continue
         parts = _list_constant_parts(node, graph, makers)
-        if parts is None:
-            continue
-        for name, value in _evaluate(graph, parts, node.inputs, make_node):
-            graph.constants[name] = value
+        if parts is not None:
+            graph.constants.update(_evaluate(graph, parts, node.inputs, make_node))
     graph.nodes[:] = [
         node for node in graph.nodes if graph.constants.keys().isdisjoint(node.outputs)
     ]
@@ -143,11 +103,9 @@ def _list_constant_parts(
     def visit(each: OnnxNode) -> bool:
         if each.name in parts:
             return True
-        for name in filter(None, each.inputs):
-            if name in graph.constants:
-                continue
-            if name not in makers or not visit(makers[name]):
-                return False
+        inputs = (name for name in filter(None, each.inputs) if name not in graph.constants)
+        if not all(name in makers and visit(makers[name]) for name in inputs):
+            return False
         parts[each.name] = each
         return True
 
@@ -174,10 +132,8 @@ def _evaluate(
         [],
         [ValueInfoProto(name=name, type=TypeProto()) for name in outputs],
         [
-            numpy_helper.from_array(
-                np.ascontiguousarray(graph.constants[n]).reshape(graph.constants[n].shape), n
-            )
-            for n in sorted(used)
+            numpy_helper.from_array(np.asarray(graph.constants[name], order="C"), name)
+            for name in sorted(used)
         ],
     )
     model = helper.make_model(made, opset_imports=[helper.make_opsetid("", graph.opset)])

@@ -61,6 +61,11 @@ class OnnxDType:
         return self.name.startswith("uint")
 
     @property
+    def real_dtype(self) -> OnnxDType:
+        """The dtype of a part of complex numbers."""
+        return DTYPES["float64" if self.name == "complex128" else "float32"]
+
+    @property
     def min(self) -> Any:
         """The least number."""
         return self._info.min

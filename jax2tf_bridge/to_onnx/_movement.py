@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from jax2tf_bridge.emitters import NoOperationError
-from jax2tf_bridge.to_onnx._arithmetic import choose, to_wide
+from jax2tf_bridge.to_onnx._arithmetic import choose, widen_sizes
 from jax2tf_bridge.to_onnx._functions import (
     as_sizes,
     cast,
@@ -59,17 +60,7 @@ def _tensor_shape(graph: OnnxGraph, sizes: Sequence[int | None]) -> Shape:
     return Shape(sizes)
 
 
-@function("zeros")
-def _zeros(graph: OnnxGraph, shape: Any, dtype: OnnxDType | None = None) -> Tensor:
-    return _fill(graph, shape, 0, dtype)
-
-
-@function("ones")
-def _ones(graph: OnnxGraph, shape: Any, dtype: OnnxDType | None = None) -> Tensor:
-    return _fill(graph, shape, 1, dtype)
-
-
-def _fill(graph: OnnxGraph, shape: Any, number: int, dtype: OnnxDType | None) -> Tensor:
+def _fill(graph: OnnxGraph, shape: Any, dtype: OnnxDType | None = None, *, number: int) -> Tensor:
     dtype = dtype or DTYPES["float32"]
     scalar = graph.constant(np.array(number, dtype.as_numpy_dtype))
     return graph.make("broadcast_to", scalar, shape)
@@ -78,8 +69,7 @@ def _fill(graph: OnnxGraph, shape: Any, number: int, dtype: OnnxDType | None) ->
 @function("range")
 def _range(graph: OnnxGraph, *limits: Any) -> Tensor:
     start, limit, step = {1: (0, *limits, 1), 2: (*limits, 1), 3: limits}[len(limits)]
-    numbers = [x for x in (start, limit, step) if not isinstance(x, Tensor)]
-    if len(numbers) == 3:
+    if not any(isinstance(x, Tensor) for x in (start, limit, step)):
         return graph.constant(np.arange(start, limit, step, dtype=np.int32))
     operands = to_tensors(graph, start, limit, step)
     return compute(graph, "Range", operands, (None,))
@@ -107,26 +97,36 @@ def _value(x: Tensor) -> np.ndarray[Any, Any]:
     return x.value
 
 
+def _move(
+    graph: OnnxGraph,
+    operation: str,
+    x: Tensor,
+    operands: Sequence[Tensor],
+    shape: Sequence[int | None],
+    **attributes: Any,
+) -> Tensor:
+    """Adds an operation that moves elements; sizes are moved as int64 as well."""
+    result = graph.add(operation, [x, *operands], x.dtype, shape, **attributes)
+    if x.wide is not None:
+        result.wide = graph.add(operation, [x.wide, *operands], _INT64, shape, **attributes)
+    return result
+
+
 @function("reshape")
 def reshape(graph: OnnxGraph, x: Any, shape: Any) -> Tensor:
     """Reshapes a tensor; one size may be -1."""
     x = to_tensor(graph, x)
     sizes = known_sizes(shape)
-    if _can_copy(graph, x) and sizes is not None and None not in sizes:
+    assert sizes is not None, "the rank of a shape is known"
+    if _can_copy(graph, x) and None not in sizes:
         return graph.constant(_value(x).reshape(sizes))
-    result = None
-    if sizes is not None:
-        result = [None if size == -1 else size for size in sizes]
-        if result.count(None) == 1 and -1 in sizes and x.shape.is_fully_defined():
-            total = int(np.prod(x.shape))
-            rest = int(np.prod([size for size in result if size is not None]))
-            result = [total // rest if size is None and rest else size for size in result]
-    assert result is not None, "the rank of a shape is known"
+    result = [None if size == -1 else size for size in sizes]
+    if result.count(None) == 1 and -1 in sizes and x.shape.is_fully_defined():
+        total = math.prod(x.shape)
+        rest = math.prod(size for size in result if size is not None)
+        result = [total // rest if size is None and rest else size for size in result]
     # A size of 0 means 0, and not the size of the operand.
-    made = graph.add("Reshape", [x, as_sizes(graph, shape)], x.dtype, result, allowzero=1)
-    if x.wide is not None:
-        made.wide = graph.add("Reshape", [x.wide, as_sizes(graph, shape)], _INT64, result)
-    return made
+    return _move(graph, "Reshape", x, [as_sizes(graph, shape)], result, allowzero=1)
 
 
 @function("expand_dims")
@@ -137,10 +137,7 @@ def expand_dims(graph: OnnxGraph, x: Any, axis: int) -> Tensor:
     sizes = [*x.shape[:place], 1, *x.shape[place:]]
     if _can_copy(graph, x):
         return graph.constant(np.expand_dims(_value(x), place))
-    result = graph.add("Unsqueeze", [x, indices(graph, place)], x.dtype, sizes)
-    if x.wide is not None:
-        result.wide = graph.add("Unsqueeze", [x.wide, indices(graph, place)], _INT64, sizes)
-    return result
+    return _move(graph, "Unsqueeze", x, [indices(graph, place)], sizes)
 
 
 @function("squeeze")
@@ -155,10 +152,7 @@ def squeeze(graph: OnnxGraph, x: Tensor, axis: Any = None) -> Tensor:
     sizes = [size for i, size in enumerate(x.shape) if i not in axes]
     if _can_copy(graph, x):
         return graph.constant(np.squeeze(_value(x), tuple(axes)))
-    result = graph.add("Squeeze", [x, indices(graph, *axes)], x.dtype, sizes)
-    if x.wide is not None:
-        result.wide = graph.add("Squeeze", [x.wide, indices(graph, *axes)], _INT64, sizes)
-    return result
+    return _move(graph, "Squeeze", x, [indices(graph, *axes)], sizes)
 
 
 @function("transpose")
@@ -193,11 +187,9 @@ def broadcast_to(graph: OnnxGraph, value: Any, shape: Any) -> Tensor:
     assert sizes is not None, "the rank of a shape is known"
     if sizes == x.shape and sizes.is_fully_defined():
         return x
+    own = [None] * (len(sizes) - x.shape.rank) + x.shape.as_list()
     result = [
-        other if size is None and other not in (1, None) else size
-        for size, other in zip(
-            sizes, (*(None for _ in range(len(sizes) - x.shape.rank)), *x.shape), strict=True
-        )
+        old if size is None and old != 1 else size for size, old in zip(sizes, own, strict=True)
     ]
     return graph.add("Expand", [x, as_sizes(graph, shape)], x.dtype, result)
 
@@ -231,11 +223,12 @@ def concat(graph: OnnxGraph, values: Sequence[Any], axis: int) -> Tensor:
         else:
             sizes[i] = known[0] if known else None
     result = graph.add("Concat", tensors, tensors[0].dtype, sizes, axis=axis)
-    if result.dtype is _INT32 and any(x.wide is not None for x in tensors):
-        wide = [to_wide(graph, x) for x in tensors]
-        if all(x is not None for x in wide):
-            result.wide = graph.add("Concat", wide, _INT64, sizes, axis=axis)
-    return result
+    return widen_sizes(
+        graph,
+        result,
+        tensors,
+        lambda *wide: graph.add("Concat", wide, _INT64, sizes, axis=axis),
+    )
 
 
 @function("stack")
@@ -354,10 +347,7 @@ def _slice_axes(
         return graph.constant(x.value[tuple(key)])
     operands = [_vector(graph, begins), _vector(graph, ends), indices(graph, *axes)]
     operands.append(indices(graph, *steps))
-    result = graph.add("Slice", [x, *operands], x.dtype, sizes)
-    if x.wide is not None:
-        result.wide = graph.add("Slice", [x.wide, *operands], _INT64, sizes)
-    return result
+    return _move(graph, "Slice", x, operands, sizes)
 
 
 def _vector(graph: OnnxGraph, numbers: Sequence[Any]) -> Tensor:
@@ -460,15 +450,10 @@ def gather(
     """Takes elements along an axis; leading axes of both may belong together."""
     x, at = to_tensor(graph, params), to_tensor(graph, index)
     place = batch_dims if axis is None else axis % x.shape.rank
-    if batch_dims == 0:
-        sizes = [*x.shape[:place], *at.shape, *x.shape[place + 1 :]]
-        result = graph.add("Gather", [x, _as_index(graph, at)], x.dtype, sizes, axis=place)
-        if x.wide is not None:
-            result.wide = graph.add(
-                "Gather", [x.wide, _as_index(graph, at)], _INT64, sizes, axis=place
-            )
-        return result
-    return _gather_in_batches(graph, x, at, place, batch_dims)
+    if batch_dims:
+        return _gather_in_batches(graph, x, at, place, batch_dims)
+    sizes = [*x.shape[:place], *at.shape, *x.shape[place + 1 :]]
+    return _move(graph, "Gather", x, [_as_index(graph, at)], sizes, axis=place)
 
 
 def _as_index(graph: OnnxGraph, index: Tensor) -> Tensor:
@@ -531,46 +516,20 @@ def _searchsorted(graph: OnnxGraph, numbers: Any, values: Tensor) -> Tensor:
 # Scatters.
 
 
-@function("tensor_scatter_nd_update")
-def _scatter_update(graph: OnnxGraph, x: Tensor, index: Any, updates: Any) -> Tensor:
-    return _scatter(graph, x, index, updates, "none")
-
-
-@function("tensor_scatter_nd_add")
-def _scatter_add(graph: OnnxGraph, x: Tensor, index: Any, updates: Any) -> Tensor:
-    return _scatter(graph, x, index, updates, "add")
-
-
-@function("tensor_scatter_nd_multiply")
-def _scatter_multiply(graph: OnnxGraph, x: Tensor, index: Any, updates: Any) -> Tensor:
-    """Multiplies elements by updates; TensorFlow has no such function."""
-    return _scatter(graph, x, index, updates, "mul")
-
-
-@function("tensor_scatter_nd_max")
-def _scatter_max(graph: OnnxGraph, x: Tensor, index: Any, updates: Any) -> Tensor:
-    return _scatter_extreme(graph, x, index, updates, "max")
-
-
-@function("tensor_scatter_nd_min")
-def _scatter_min(graph: OnnxGraph, x: Tensor, index: Any, updates: Any) -> Tensor:
-    return _scatter_extreme(graph, x, index, updates, "min")
-
-
 def _scatter_extreme(
-    graph: OnnxGraph, x: Tensor, index: Any, updates: Any, reduction: str
+    graph: OnnxGraph, x: Tensor, index: Any, updates: Any, *, reduction: str
 ) -> Tensor:
     new = to_tensor(graph, updates, x.dtype)
-    result = _scatter(graph, x, index, new, reduction)
+    result = _scatter(graph, x, index, new, reduction=reduction)
     if not x.dtype.is_floating:
         return result
     # ONNX Runtime's maxima leave out NaN; the sum of these has it where there was one.
     nan, nothing = (np.array(value, x.dtype.as_numpy_dtype) for value in (np.nan, -0.0))
     old, new = (graph.make("where", graph.make("math.is_nan", v), nan, nothing) for v in (x, new))
-    return result + _scatter(graph, old, index, new, "add")
+    return result + _scatter(graph, old, index, new, reduction="add")
 
 
-def _scatter(graph: OnnxGraph, x: Tensor, index: Any, updates: Any, reduction: str) -> Tensor:
+def _scatter(graph: OnnxGraph, x: Tensor, index: Any, updates: Any, *, reduction: str) -> Tensor:
     at = cast(graph, to_tensor(graph, index), _INT64)
     new = to_tensor(graph, updates, x.dtype)
     is_narrow = reduction != "none" and x.dtype.is_floating and x.dtype.size == 2
@@ -580,25 +539,15 @@ def _scatter(graph: OnnxGraph, x: Tensor, index: Any, updates: Any, reduction: s
     return cast(graph, result, x.dtype)
 
 
-@function("math.unsorted_segment_sum")
-def _segment_sum(graph: OnnxGraph, updates: Tensor, ids: Tensor, count: Any) -> Tensor:
-    return _combine_segments(graph, updates, ids, count, 0, "add")
-
-
-@function("math.unsorted_segment_prod")
-def _segment_prod(graph: OnnxGraph, updates: Tensor, ids: Tensor, count: Any) -> Tensor:
-    return _combine_segments(graph, updates, ids, count, 1, "mul")
-
-
 def _combine_segments(
-    graph: OnnxGraph, updates: Tensor, ids: Tensor, count: Any, initial: int, reduction: str
+    graph: OnnxGraph, updates: Tensor, ids: Tensor, count: Any, *, initial: int, reduction: str
 ) -> Tensor:
     rank = ids.shape.rank
     total = expand_dims(graph, to_tensor(graph, count), 0)
     shape = concat(graph, [total, graph.make("shape", updates)[rank:]], 0)
-    rows = _fill(graph, shape, initial, updates.dtype)
+    rows = _fill(graph, shape, updates.dtype, number=initial)
     rows.set_shape([count if isinstance(count, int) else None, *updates.shape[rank:]])
-    return _scatter(graph, rows, expand_dims(graph, ids, -1), updates, reduction)
+    return _scatter(graph, rows, expand_dims(graph, ids, -1), updates, reduction=reduction)
 
 
 # Padding.
@@ -632,3 +581,21 @@ def _pairs(graph: OnnxGraph, paddings: Any) -> list[tuple[Any, Any]]:
         rows = range(paddings.shape[0] or 0)
         return [(getitem(graph, paddings, (i, 0)), getitem(graph, paddings, (i, 1))) for i in rows]
     return [tuple(_list(graph, pair)) for pair in paddings]
+
+
+FUNCTIONS = (
+    function("zeros")(functools.partial(_fill, number=0)),
+    function("ones")(functools.partial(_fill, number=1)),
+    function("tensor_scatter_nd_update")(functools.partial(_scatter, reduction="none")),
+    function("tensor_scatter_nd_add")(functools.partial(_scatter, reduction="add")),
+    # TensorFlow has no such function.
+    function("tensor_scatter_nd_multiply")(functools.partial(_scatter, reduction="mul")),
+    function("tensor_scatter_nd_max")(functools.partial(_scatter_extreme, reduction="max")),
+    function("tensor_scatter_nd_min")(functools.partial(_scatter_extreme, reduction="min")),
+    function("math.unsorted_segment_sum")(
+        functools.partial(_combine_segments, initial=0, reduction="add")
+    ),
+    function("math.unsorted_segment_prod")(
+        functools.partial(_combine_segments, initial=1, reduction="mul")
+    ),
+)

@@ -43,7 +43,7 @@ from jax2tf_bridge.storage import (
     whole_directory,
 )
 from jax2tf_bridge.targets import Target
-from jax2tf_bridge.to_onnx._check import check_model
+from jax2tf_bridge.to_onnx._check import compare_with_jax
 from jax2tf_bridge.to_onnx._convert import ExternalData, convert_function
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ class _NamedFunction:
     def check(self, model: bytes | Path, name: str) -> str:
         """Runs a model of it, and compares it with JAX; returns how it was checked."""
         example = make_example(name, self.signature, self.served_inputs)
-        return check_model(
+        return compare_with_jax(
             model, name, self.portable, self.inputs, self.outputs, self.weights, example
         )
 
