@@ -246,14 +246,14 @@ def _tanh(graph: OnnxGraph, x: ComplexTensor) -> ComplexTensor:
 
 @function("math.tan", "tan")
 def _tan(graph: OnnxGraph, x: ComplexTensor) -> ComplexTensor:
-    turned = _tanh(graph, ComplexTensor(-x.imag, x.real))
-    return ComplexTensor(turned.imag, -turned.real)
+    y = _tanh(graph, ComplexTensor(-x.imag, x.real))
+    return ComplexTensor(y.imag, -y.real)
 
 
 @function("sigmoid")
 def _sigmoid(graph: OnnxGraph, x: ComplexTensor) -> ComplexTensor:
-    grown = _exp(graph, ComplexTensor(-x.real, -x.imag))
-    return _divide(graph, 1, ComplexTensor(grown.real + 1, grown.imag))
+    power = _exp(graph, ComplexTensor(-x.real, -x.imag))
+    return _divide(graph, 1, ComplexTensor(power.real + 1, power.imag))
 
 
 # Products.

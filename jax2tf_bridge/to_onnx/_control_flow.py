@@ -47,9 +47,9 @@ def _cond(
         (a.dtype, _common_shape(a.shape, b.shape))
         for a, b in zip(then.outputs, other.outputs, strict=True)
     ]
-    made = graph.add_several("If", [flag], results, then_branch=then, else_branch=other)
-    made = join_complex(made, are_complex)
-    return made[0] if single else made
+    outputs = graph.add_several("If", [flag], results, then_branch=then, else_branch=other)
+    outputs = join_complex(outputs, are_complex)
+    return outputs[0] if single else outputs
 
 
 def _common_shape(left: Sequence[int | None], right: Sequence[int | None]) -> Shape:
@@ -65,15 +65,16 @@ def _while_loop(
     shape_invariants: Sequence[Sequence[int | None]] | None = None,
 ) -> list[Tensor]:
     """Repeats a body while a condition holds, also not at all."""
-    given = [to_tensor(graph, x) for x in loop_vars]
-    are_complex = [isinstance(x, ComplexTensor) for x in given]
+    variables = [to_tensor(graph, x) for x in loop_vars]
+    are_complex = [isinstance(x, ComplexTensor) for x in variables]
+    invariants = shape_invariants or [x.shape for x in variables]
     shapes = [
         shape
-        for x, shape in zip(given, shape_invariants or [x.shape for x in given], strict=True)
+        for x, shape in zip(variables, invariants, strict=True)
         for _ in range(1 + isinstance(x, ComplexTensor))
     ]
-    initial = split_complex(given)
-    begins = condition(*given)
+    initial = split_complex(variables)
+    begins = condition(*variables)
     state = [
         graph.argument(graph.new_name("state"), x.dtype, shape)
         for x, shape in zip(initial, shapes, strict=True)

@@ -126,24 +126,26 @@ def convert_function(
             for i, aval in enumerate(portable.in_avals)
         ]
         variables = _solve_sizes(portable, graph, arguments)
-        kept = [arguments[i] for i in portable.module.kept_arguments]
-        kept += [
+        operands = [arguments[i] for i in portable.module.kept_arguments]
+        operands += [
             graph.constant(read_constant(portable, constant), f"captured_{i}")
             for i, constant in enumerate(portable.lifted_constants)
         ]
-        results = make_operations(portable, program, kept, variables, for_onnx=True)
+        results = make_operations(portable, program, operands, variables, for_onnx=True)
         finals = [
             _name_result(graph, name, tensor).name
             for name, tensor in zip(outputs, results, strict=True)
         ]
     store_bytes(graph, _make_node)
-    given = [(name, portable.in_avals[i]) for i, name in inputs.items()]
-    made = list(zip(finals, portable.out_avals, strict=True))
+    typed_inputs = [(name, portable.in_avals[i]) for i, name in inputs.items()]
+    typed_outputs = list(zip(finals, portable.out_avals, strict=True))
     nodes = fuse_nodes(graph, graph.nodes, finals)
-    local: list[LocalFunction] = []
+    local_functions: list[LocalFunction] = []
     if functions:
-        nodes, local = make_functions(nodes, finals, graph)
-    return _make_model(portable.name, graph, nodes, local, given, made, external)
+        nodes, local_functions = make_functions(nodes, finals, graph)
+    return _make_model(
+        portable.name, graph, nodes, local_functions, typed_inputs, typed_outputs, external
+    )
 
 
 def _make_input(graph: OnnxGraph, name: str, aval: Aval) -> Tensor:
@@ -198,7 +200,7 @@ def _make_model(
     from onnx import helper
 
     needed = {key for key, _ in outputs}.union(*(node.values for node in nodes))
-    made = helper.make_graph(
+    main = helper.make_graph(
         [_make_node(node) for node in nodes],
         name,
         [_make_info(key, aval) for key, aval in inputs],
@@ -213,7 +215,7 @@ def _make_model(
     ir_version = helper.find_min_ir_version_for(opsets)
     opsets += [helper.make_opsetid(DOMAIN, 1)] if functions else []
     return helper.make_model(
-        made,
+        main,
         functions=[_make_function(function, graph, opsets) for function in functions],
         producer_name="jax2tf_bridge",
         producer_version=__version__,
@@ -235,9 +237,9 @@ def _make_function(
     ]
     names = function.name_inputs()
     for node in function.nodes:
-        made = _make_node(node)
-        _rename_values(made, names)
-        nodes.append(made)
+        renamed = _make_node(node)
+        _rename_values(renamed, names)
+        nodes.append(renamed)
     return helper.make_function(
         DOMAIN, function.name, [*names.values()], [*function.outputs], nodes, opsets
     )
@@ -283,11 +285,11 @@ def _make_constant(
             data_type=_onnx_dtype(DTYPES[value.dtype.name]),
             data_location=onnx.TensorProto.EXTERNAL,
         )
-        facts = {"location": external.name, "offset": offset, "length": length}
-        for key, fact in facts.items():
-            tensor.external_data.add(key=key, value=str(fact))
+        place = {"location": external.name, "offset": offset, "length": length}
+        for key, each in place.items():
+            tensor.external_data.add(key=key, value=str(each))
         return tensor
-    return numpy_helper.from_array(np.ascontiguousarray(value).reshape(value.shape), name)
+    return numpy_helper.from_array(np.asarray(value, order="C"), name)
 
 
 def _make_node(node: OnnxNode) -> onnx.NodeProto:

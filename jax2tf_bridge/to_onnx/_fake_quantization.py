@@ -126,7 +126,7 @@ def _evaluate(
     if not outputs:
         return
     used = {name for node in nodes for name in node.inputs} & graph.constants.keys()
-    made = helper.make_graph(
+    main = helper.make_graph(
         [make_node(node) for node in nodes],
         "weights",
         [],
@@ -136,5 +136,5 @@ def _evaluate(
             for name in sorted(used)
         ],
     )
-    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", graph.opset)])
+    model = helper.make_model(main, opset_imports=[helper.make_opsetid("", graph.opset)])
     yield from zip(outputs, ReferenceEvaluator(model).run(None, {}), strict=True)

@@ -134,8 +134,8 @@ def to_tensor(graph: OnnxGraph, value: Any, dtype: OnnxDType | None = None) -> T
         return graph.make("stack", value)
     if dtype is None and not hasattr(value, "dtype"):
         array = np.asarray(value)
-        wanted = {"i": np.int32, "f": np.float32}.get(array.dtype.kind, array.dtype)
-        return graph.constant(array.astype(wanted))
+        default = {"i": np.int32, "f": np.float32}.get(array.dtype.kind, array.dtype)
+        return graph.constant(array.astype(default))
     array = np.asarray(value)
     if dtype is not None and array.dtype.name != dtype.name:
         array = array.astype(dtype.as_numpy_dtype)

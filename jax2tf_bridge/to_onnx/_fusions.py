@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -49,16 +50,16 @@ class _Fusing:
 
     def run(self, nodes: Sequence[OnnxNode]) -> list[OnnxNode]:
         """Replaces the nodes of one graph, and those of its subgraphs."""
-        made: list[OnnxNode] = []
+        results: list[OnnxNode] = []
         for node in nodes:
             new: Sequence[OnnxNode] | None = [node.with_subgraphs(lambda inner, _: self.run(inner))]
             while new:
-                made += new
+                results += new
                 for each in new:
                     self._note(each)
-                if new := self._match(made[-1]):
-                    made.pop()
-        return made
+                if new := self._match(results[-1]):
+                    results.pop()
+        return results
 
     def _note(self, node: OnnxNode) -> None:
         self._makers.update(dict.fromkeys(node.outputs, node))
@@ -205,9 +206,11 @@ class _Fusing:
 
     def _is_cube(self, name: str, x: str) -> bool:
         return any(
-            right == x and (x, x) in self.pairs(left, "Mul")
-            for left, right in self.pairs(name, "Mul")
+            right == x and self._is_square(left, x) for left, right in self.pairs(name, "Mul")
         )
+
+    def _is_square(self, name: str, x: str) -> bool:
+        return (x, x) in self.pairs(name, "Mul")
 
     def _make_gelu(self, multiply: OnnxNode, x: str) -> Sequence[OnnxNode]:
         if self._has_gelu:
@@ -244,8 +247,7 @@ class _Fusing:
     def _make_normalization(
         self, multiply: OnnxNode, x: str, scale: str | None, epsilon: float
     ) -> Sequence[OnnxNode]:
-        size = self.tensor(x).shape[-1]
-        scale = scale or self.constant(x, np.ones(size))
+        scale = scale or self.constant(x, np.ones(self.tensor(x).shape[-1]))
         attributes = {"axis": -1, "epsilon": epsilon}
         return [self.make(multiply, "LayerNormalization", x, scale, **attributes)]
 
@@ -288,7 +290,7 @@ class _Fusing:
     def _is_variance(self, name: str, x: str, mean: str, centred: str) -> bool:
         name = self._without_last_axis(name)
         square = self._mean_of(name)
-        if square is not None and self._is_square(square, centred, x):
+        if square is not None and self._is_squared_difference(square, centred, x):
             return True
         difference = self.maker(self.operand(name, "Relu") or name, "Sub")
         if difference is None:
@@ -298,25 +300,26 @@ class _Fusing:
         mean = self._without_last_axis(mean)
         return (
             square is not None
-            and self._is_product(square, x)
+            and self._is_square(square, x)
             and any(
                 self._without_last_axis(a) == mean == self._without_last_axis(b)
                 for a, b in self.pairs(square_of_mean, "Mul")
             )
         )
 
-    def _is_product(self, name: str, x: str) -> bool:
-        return (x, x) in self.pairs(name, "Mul")
-
-    def _is_square(self, name: str, centred: str, x: str) -> bool:
+    def _is_squared_difference(self, name: str, centred: str, x: str) -> bool:
         """Returns whether a value is the square of x minus its mean."""
         node = self.maker(name, "Mul")
         if node is None or node.inputs[0] != node.inputs[1]:
             return False
+        if node.inputs[0] == centred:
+            return True
         subtract = self.maker(node.inputs[0], "Sub")
-        if node.inputs[0] == centred or subtract is None:
-            return node.inputs[0] == centred
-        return subtract.inputs[0] == x and self._mean_of(subtract.inputs[1]) == x
+        return (
+            subtract is not None
+            and subtract.inputs[0] == x
+            and self._mean_of(subtract.inputs[1]) == x
+        )
 
     def fuse_scale(self, multiply: OnnxNode) -> Sequence[OnnxNode] | None:
         """Multiplies a LayerNormalization without a scale by one."""
@@ -357,18 +360,16 @@ class _Fusing:
                 continue
             rank = self.tensor(convolved).shape.rank
             order = range(rank) if moved is None else moved.attributes["perm"]
-            made: list[OnnxNode] = []
-            vector = self._as_vector(node, operand, list(order).index(1), rank, convolution, made)
+            nodes: list[OnnxNode] = []
+            vector = self._as_vector(node, operand, list(order).index(1), convolution, nodes)
             if vector is None:
                 continue
-            x, weights, *bias = self._changed_weights(node, convolution, vector, rank, made)
-            made.append(self.add(convolution, "Conv", x, weights, *bias, **convolution.attributes))
+            x, weights, *bias = self._change_weights(node, convolution, vector, nodes)
+            new = self.add(convolution, "Conv", x, weights, *bias, **convolution.attributes)
             if moved is None:
-                made[-1] = dataclasses.replace(made[-1], outputs=node.outputs)
-            else:
-                last = self.make(node, "Transpose", *made[-1].outputs, **moved.attributes)
-                made.append(last)
-            return made
+                return [*nodes, dataclasses.replace(new, outputs=node.outputs)]
+            last = self.make(node, "Transpose", *new.outputs, **moved.attributes)
+            return [*nodes, new, last]
         return None
 
     def _operands(self, node: OnnxNode) -> Iterator[tuple[str, str]]:
@@ -382,54 +383,55 @@ class _Fusing:
         node: OnnxNode,
         operand: str,
         channel: int,
-        rank: int,
         convolution: OnnxNode,
-        made: list[OnnxNode],
+        nodes: list[OnnxNode],
     ) -> str | None:
         """Returns the numbers of the channels as a vector; None if they are no such numbers."""
-        shape = self.tensor(operand).shape
-        channels = self.tensor(convolution.outputs[0]).shape[1]
+        shape, (_, channels, *rest) = (
+            self.tensor(name).shape for name in (operand, convolution.outputs[0])
+        )
+        rank = 2 + len(rest)
         expected = [channels if axis == channel else 1 for axis in range(rank)]
         if channels is None or list(shape) != expected[rank - shape.rank :]:
             return None
         if shape.rank == 1:
             return operand
-        made.append(self._static_node(node, "Reshape", operand, self._sizes(-1), shape=[channels]))
-        return made[-1].outputs[0]
+        sizes = self._sizes(-1)
+        return self._compute_weights(nodes, node, "Reshape", operand, sizes, shape=[channels])
 
-    def _changed_weights(
-        self, node: OnnxNode, convolution: OnnxNode, vector: str, rank: int, made: list[OnnxNode]
+    def _change_weights(
+        self, node: OnnxNode, convolution: OnnxNode, vector: str, nodes: list[OnnxNode]
     ) -> Sequence[str]:
+        """Returns the operands of a convolution that also does the work of a node."""
+        compute = functools.partial(self._compute_weights, nodes, node)
         x, weights, *bias = convolution.inputs
-        (shape,) = ([n] for n in self.tensor(vector).shape)
+        channels, shape = self.tensor(vector).shape, self.tensor(weights).shape
         if node.operation == "Mul":
-            ones = self._sizes(-1, *[1] * (rank - 1))
-            column = [*shape, *[1] * (rank - 1)]
-            made.append(self._static_node(node, "Reshape", vector, ones, shape=column))
-            sizes = self.tensor(weights).shape
-            factors = made[-1].outputs[0]
-            made.append(self._static_node(node, "Mul", weights, factors, shape=sizes))
-            weights = made[-1].outputs[0]
-            if bias:
-                made.append(self._static_node(node, "Mul", *bias, vector, shape=shape))
-                bias = [made[-1].outputs[0]]
-        elif bias:
-            made.append(self._static_node(node, node.operation, *bias, vector, shape=shape))
-            bias = [made[-1].outputs[0]]
+            ones = [1] * (shape.rank - 1)
+            sizes = self._sizes(-1, *ones)
+            factors = compute("Reshape", vector, sizes, shape=[*channels, *ones])
+            weights = compute("Mul", weights, factors, shape=shape)
+        if bias:
+            bias = [compute(node.operation, *bias, vector, shape=channels)]
         elif node.operation == "Sub":
-            made.append(self._static_node(node, "Neg", vector, shape=shape))
-            bias = [made[-1].outputs[0]]
-        else:
+            bias = [compute("Neg", vector, shape=channels)]
+        elif node.operation == "Add":
             bias = [vector]
         return [x, weights, *bias]
 
-    def _static_node(
-        self, like: OnnxNode, operation: str, *inputs: str, shape: Sequence[int | None]
-    ) -> OnnxNode:
-        """Makes a node that computes weights."""
-        node = self.add(like, operation, *inputs)
-        self.tensor(node.outputs[0]).shape = Shape(shape)
-        return node
+    def _compute_weights(
+        self,
+        nodes: list[OnnxNode],
+        like: OnnxNode,
+        operation: str,
+        *inputs: str,
+        shape: Sequence[int | None],
+    ) -> str:
+        """Appends a node that computes weights; returns the name of its result."""
+        nodes.append(self.add(like, operation, *inputs))
+        (name,) = nodes[-1].outputs
+        self.tensor(name).shape = Shape(shape)
+        return name
 
     def _sizes(self, *sizes: int) -> str:
         return self._graph.constant(np.array(sizes, np.int64)).name

@@ -120,8 +120,8 @@ def broadcast_shapes(*shapes: Sequence[int | None]) -> Shape:
     padded = [(*(1 for _ in range(rank - len(shape))), *shape) for shape in shapes]
     sizes: list[int | None] = []
     for column in zip(*padded, strict=True):
-        known = [size for size in column if size not in (1, None)]
-        sizes.append(known[0] if known else (None if None in column else 1))
+        large = [size for size in column if size not in (1, None)]
+        sizes.append(large[0] if large else (None if None in column else 1))
     return Shape(sizes)
 
 
@@ -507,11 +507,9 @@ def drop_unused(nodes: Sequence[OnnxNode], needed: set[str]) -> list[OnnxNode]:
       nodes: the nodes in the order of computation.
       needed: the names of the results; receives the names of all values that are used.
     """
-    kept: list[OnnxNode] = []
+    used: list[OnnxNode] = []
     for node in reversed(nodes):
-        if needed.isdisjoint(node.outputs):
-            continue
-        new = node.with_subgraphs(drop_unused)
-        needed |= new.values
-        kept.append(new)
-    return kept[::-1]
+        if not needed.isdisjoint(node.outputs):
+            used.append(node.with_subgraphs(drop_unused))
+            needed |= used[-1].values
+    return used[::-1]

@@ -139,12 +139,12 @@ class _Outlining:
           results: the names of the values that others use.
           depth: the number of calls around all of the nodes.
         """
-        left = [self._run_inner(node) if len(node.calls) <= depth else node for node in nodes]
-        for node in left:
+        nodes = [self._run_inner(node) if len(node.calls) <= depth else node for node in nodes]
+        for node in nodes:
             self._note_sizes(node)
-        while calls := [node.calls[depth] for node in left if len(node.calls) > depth]:
-            left = self._replace(left, results, depth, calls[0])
-        return left
+        while calls := [node.calls[depth] for node in nodes if len(node.calls) > depth]:
+            nodes = self._replace(nodes, results, depth, calls[0])
+        return nodes
 
     def _run_inner(self, node: OnnxNode) -> OnnxNode:
         """Replaces the calls in the subgraphs of a node."""
@@ -181,7 +181,7 @@ class _Outlining:
         function.inputs.append(operands)
         scope = "" if call.source is None else make_line_scope(call.source)
         number = self._graph.new_name(call.name)
-        made = _FunctionCall(
+        replacement = _FunctionCall(
             name=f"{scope}{number}",
             operation=call.name,
             inputs=operands,
@@ -191,7 +191,7 @@ class _Outlining:
             function=function,
             replaced=body,
         )
-        return [*before, made, *after]
+        return [*before, replacement, *after]
 
     def _forget(self, node: OnnxNode, depth: int) -> OnnxNode:
         """Forgets a call of a node."""
@@ -236,19 +236,19 @@ def _place_call(
     nodes: Sequence[OnnxNode], segment: Collection[OnnxNode]
 ) -> tuple[list[OnnxNode], list[OnnxNode]] | None:
     """Divides the other nodes into those before and after a call; None if that is impossible."""
-    made = {value for node in segment for value in node.outputs}
+    results = {value for node in segment for value in node.outputs}
     before: list[OnnxNode] = []
     after: list[OnnxNode] = []
     dependent: set[str] = set()
-    left = len(segment)
+    n_left = len(segment)
     for node in nodes:
-        if not left:
+        if not n_left:
             after.append(node)  # keeps the order, so that later calls of the function stay alike
         elif node in segment:
-            left -= 1
+            n_left -= 1
             if not dependent.isdisjoint(node.values):
                 return None
-        elif dependent.isdisjoint(node.values) and made.isdisjoint(node.values):
+        elif dependent.isdisjoint(node.values) and results.isdisjoint(node.values):
             before.append(node)
         else:
             after.append(node)

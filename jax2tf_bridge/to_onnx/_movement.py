@@ -217,11 +217,11 @@ def concat(graph: OnnxGraph, values: Sequence[Any], axis: int) -> Tensor:
     sizes = list(tensors[0].shape)
     for i in range(len(sizes)):
         column = [x.shape[i] for x in tensors]
-        known = [size for size in column if size is not None]
+        numbers = [size for size in column if size is not None]
         if i == axis:
-            sizes[i] = sum(known) if len(known) == len(column) else None
+            sizes[i] = sum(numbers) if len(numbers) == len(column) else None
         else:
-            sizes[i] = known[0] if known else None
+            sizes[i] = numbers[0] if numbers else None
     result = graph.add("Concat", tensors, tensors[0].dtype, sizes, axis=axis)
     return widen_sizes(
         graph,
@@ -468,16 +468,16 @@ def _gather_in_batches(graph: OnnxGraph, x: Tensor, index: Tensor, axis: int, ba
     if between:
         # The gathered axis comes first, then the axes before it.
         order = [*range(batch), axis, *between, *range(axis + 1, x.shape.rank)]
-        moved = _gather_in_batches(graph, transpose(graph, x, order), index, batch, batch)
+        rows = _gather_in_batches(graph, transpose(graph, x, order), index, batch, batch)
         n_new = index.shape.rank - batch
         n_between = len(between)
         back = [
             *range(batch),
             *range(batch + n_new, batch + n_new + n_between),
             *range(batch, batch + n_new),
-            *range(batch + n_new + n_between, moved.shape.rank),
+            *range(batch + n_new + n_between, rows.shape.rank),
         ]
-        return transpose(graph, moved, back)
+        return transpose(graph, rows, back)
     inner = graph.make("shape", x)[batch + 1 :]
     shape = graph.make("shape", index)
     rows = reshape(graph, x, concat(graph, [[-1], inner], 0))

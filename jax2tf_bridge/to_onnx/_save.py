@@ -186,7 +186,8 @@ def save_onnx(
     >>> print(model.signatures["serving_default"])
     (x: float32[b,3]) -> (output_0: float32[b,2])
     """
-    _import_onnx()
+    with name_missing_package("Writing an ONNX model"):
+        import onnx  # noqa: F401
     if opset not in OPSETS:
         raise SavingError(
             Message(Argument("opset"), f" must be {OPSETS[0]} to {OPSETS[-1]}. Got: {opset!r}")
@@ -224,11 +225,6 @@ def save_onnx(
             )
             described = {name: signature}
         return OnnxModel(as_path(path), described, external_size, opset)
-
-
-def _import_onnx() -> None:
-    with name_missing_package("Writing an ONNX model"):
-        import onnx  # noqa: F401
 
 
 @dataclass(frozen=True)
