@@ -466,14 +466,14 @@ def _atan2(graph: OnnxGraph, y: Any, x: Any) -> Tensor:
     quotient = choose(graph, (top == bottom) & ~is_origin, 1, quotient)
     angle = graph.make("math.atan", quotient)
     angle = choose(graph, is_steep, math.pi / 2 - angle, angle)
-    angle = choose(graph, _is_negative(x), math.pi - angle, angle)
+    angle = choose(graph, is_negative(x), math.pi - angle, angle)
     # A product keeps -0.
-    angle = angle * choose(graph, _is_negative(y), graph.constant(np.array(-1, y.dtype.name)), 1)
+    angle = angle * choose(graph, is_negative(y), graph.constant(np.array(-1, y.dtype.name)), 1)
     has_nan = _is_nan(graph, x) | _is_nan(graph, y)
     return cast(graph, choose(graph, has_nan, x + y, angle), dtype)
 
 
-def _is_negative(x: Tensor) -> Tensor:
+def is_negative(x: Tensor) -> Tensor:
     """Returns whether the sign bit is set, also of -0."""
     return (x < 0) | (1 / x < 0)
 
