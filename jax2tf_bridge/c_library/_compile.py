@@ -36,8 +36,8 @@ from jax2tf_bridge.errors import (
     name_missing_package,
 )
 from jax2tf_bridge.saved_model import SERVING_DEFAULT
-from jax2tf_bridge.signatures import find_model
-from jax2tf_bridge.storage import as_path, check_free, on_disk, whole_directory
+from jax2tf_bridge.signatures import open_model
+from jax2tf_bridge.storage import as_path, check_free, whole_directory
 
 if TYPE_CHECKING:
     from jax2tf_bridge.signatures import Signatures
@@ -192,7 +192,7 @@ def compile_library(
     with (
         reraise_interrupts() as check_interrupts,
         tempfile.TemporaryDirectory(prefix="jax2tf_bridge-") as temporary,
-        _open_model(source, params, Path(temporary)) as model,
+        _save_or_open(source, params, Path(temporary)) as model,
     ):
         interface = read_interface(model, name, signatures, sizes)
         tensorflow = _find_tensorflow()
@@ -287,16 +287,15 @@ def _find_tensorflow() -> _TensorFlow:
 
 
 @contextmanager
-def _open_model(source: Any, params: Any, temporary: Path) -> Iterator[Path]:
+def _save_or_open(source: Any, params: Any, temporary: Path) -> Iterator[Path]:
     """Yields the path of a SavedModel; first saves functions to the temporary folder."""
     if isinstance(source, (str, os.PathLike)) and not as_path(source).exists():
         text = "does not exist. Pass the folder of a SavedModel, or the path of a .jaxfn file"
         raise make_path_error(FileNotFoundError, errno.ENOENT, text, source)
-    folder = find_model(source, params)
-    if folder is not None:
-        with on_disk(folder) as local:
-            yield local
-        return
+    with open_model(source, params) as folder:
+        if folder is not None:
+            yield folder
+            return
     if isinstance(source, (list, tuple)) or (isinstance(source, Mapping) and not source):
         raise SavingError(
             "source must be a path, a Signature or a function, or a mapping of them by name, as "
