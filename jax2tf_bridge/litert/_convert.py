@@ -21,8 +21,7 @@ from jax2tf_bridge.errors import (
     format_bullets,
 )
 from jax2tf_bridge.inspecting import ModelField, SignatureDefField, SubGraphField
-from jax2tf_bridge.litert._graph import with_built_ins
-from jax2tf_bridge.litert._integer_searches import search_without_nan
+from jax2tf_bridge.litert._forms import replace_lacking
 from jax2tf_bridge.litert._quantization import Quantization
 from jax2tf_bridge.saving import has_unused_input
 from jax2tf_bridge.serialization import FlatBufferReader
@@ -92,10 +91,8 @@ class ConvertedModel:
             names = sorted(n for n in graph.signature_def if not n.startswith(_INTERNAL))
             if not names:
                 raise SavingError("The SavedModel has no signature. Save it with one.")
-            quantization.check_graph(graph.graph_def)
-            if quantization.integers is not None:
-                search_without_nan(graph.graph_def, by_flags=quantization.integers == "int8")
-            with_built_ins(graph.graph_def)
+            quantization.prepare_graph(graph.graph_def)
+            replace_lacking(graph.graph_def)
         called = {n.name: n.attr["f"].func.name for n in graph.graph_def.node if "f" in n.attr}
         signatures, callers = {}, {}
         for name in served or names:
@@ -225,17 +222,15 @@ def _explain(error: Exception, callers: Mapping[str, str]) -> BridgeError | None
     missing = list(dict.fromkeys(_lacking(diagnostics, callers)))
     if not missing:
         places = list(dict.fromkeys(_describe_failures(diagnostics, callers)))[:_MAX_SHOWN]
-        said = format_bullets(places) if places else f" {_reason(error)}"
+        reason = format_bullets(places) if places else f" {_reason(error)}"
         return SavingError(
-            f"TensorFlow {tf.__version__}'s converter for LiteRT failed:{said}\nWrite this part of "
-            "the function with other operations, or save a SavedModel for where TensorFlow is "
+            f"TensorFlow {tf.__version__}'s converter for LiteRT failed:{reason}\nWrite this part "
+            "of the function with other operations, or save a SavedModel for where TensorFlow is "
             "(save)."
         )
-    lines = [str(each) for each in missing[:_MAX_SHOWN]]
-    if len(missing) > _MAX_SHOWN:
-        lines.append(f"and {len(missing) - _MAX_SHOWN} more")
+    lines = format_bullets([*map(str, missing)], _MAX_SHOWN)
     return UnsupportedByTargetError(
-        f"LiteRT has no built-in operation for:{format_bullets(lines)}\nWrite this part of the "
+        f"LiteRT has no built-in operation for:{lines}\nWrite this part of the "
         "function with other operations, or save a SavedModel for where TensorFlow is (save).",
         operation=missing[0].operation,
         source=missing[0].line,

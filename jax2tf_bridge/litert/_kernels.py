@@ -165,18 +165,15 @@ def _low_word(x: tf.Tensor) -> tf.Tensor:
     return _words(tf.bitcast(x, tf.int64))[0]
 
 
-FROM_UINT64: Mapping[tf.DType, Kernel] = MappingProxyType(
+CASTS: Mapping[tuple[tf.DType | None, tf.DType | None], Kernel] = MappingProxyType(
     {
-        tf.int32: _low_word,
-        tf.int64: lambda x: tf.bitcast(x, tf.int64),
-        tf.uint32: lambda x: tf.bitcast(_low_word(x), tf.uint32),
+        (tf.uint64, tf.int32): _low_word,
+        (tf.uint64, tf.int64): lambda x: tf.bitcast(x, tf.int64),
+        (tf.uint64, tf.uint32): lambda x: tf.bitcast(_low_word(x), tf.uint32),
+        (None, tf.uint64): lambda x: tf.bitcast(tf.cast(x, tf.int64), tf.uint64),
     }
 )
-"""Casts from uint64, by the dtype of the result."""
-
-
-def to_uint64(x: tf.Tensor) -> tf.Tensor:
-    return tf.bitcast(tf.cast(x, tf.int64), tf.uint64)
+"""Casts by the dtypes of the operand and the result; None stands for all others."""
 
 
 # Floats.

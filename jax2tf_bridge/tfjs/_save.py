@@ -225,12 +225,10 @@ def _check_operations(graphs: Mapping[str, FrozenGraph]) -> None:
         f"{f' (signature {name})' if len(graphs) > 1 else ''}"
         for operation, line, name in lacking
     )
-    lines = list(texts)[:_MAX_SHOWN]
-    if len(texts) > _MAX_SHOWN:
-        lines.append(f"and {len(texts) - _MAX_SHOWN} more")
+    lines = format_bullets([*texts], _MAX_SHOWN)
     operation, line, _ = lacking[0]
     raise UnsupportedByTargetError(
-        f"TensorFlow.js has no:{format_bullets(lines)}\nWrite this part of the function with other "
+        f"TensorFlow.js has no:{lines}\nWrite this part of the function with other "
         "operations or dtypes, or save a SavedModel for where TensorFlow is (save).",
         operation=operation,
         source=line,
