@@ -216,14 +216,14 @@ def compile_library(
 
 
 def _check_name(name: str | None, folder: Path) -> str:
-    chosen = folder.name.removesuffix("_lib") if name is None else name
-    if make_identifier(chosen) != chosen:
+    name = folder.name.removesuffix("_lib") if name is None else name
+    if make_identifier(name) != name:
         raise SavingError(
-            f"{chosen!r} is not an identifier in C, and prefixes all names of the library. Pass "
-            f"`name`, such as {make_identifier(chosen)!r}."
+            f"{name!r} is not an identifier in C, and prefixes all names of the library. Pass "
+            f"`name`, such as {make_identifier(name)!r}."
         )
-    check_library_name(chosen)
-    return chosen
+    check_library_name(name)
+    return name
 
 
 def _find_triple() -> str:
@@ -331,7 +331,7 @@ class _Files:
         self._triple, self._cpu = triple, cpu
         self._threads = multithreading
         self._name = interface.name
-        self._runtime = _runtime.RuntimeSources((), (), False, 0)
+        self._runtime = _runtime.RuntimeSources((), (), uses_eigen=False)
 
     def write(self, tensorflow: _TensorFlow, model: Path, temporary: Path) -> None:
         """Compiles all programs, and writes all files but the shared library."""
@@ -403,12 +403,12 @@ class _Files:
             *(["-pthread"] if self._threads else []),
             *("-o", f"{self._name}.so"),
         ]
-        done = subprocess.run(
+        completed = subprocess.run(
             command, cwd=self._folder, capture_output=True, text=True, check=False
         )
-        if done.returncode:
+        if completed.returncode:
             raise ModuleError(
-                f"{compiler} cannot build {self._name}.so: {_find_error(done.stderr)}"
+                f"{compiler} cannot build {self._name}.so: {_find_error(completed.stderr)}"
             )
 
     def _list_sources(self) -> list[str]:
@@ -478,12 +478,12 @@ class _Files:
         file = temporary / "jobs.json"
         file.write_text(json.dumps(jobs))
         threads = str(self._threads).lower()
-        known = os.environ.get("XLA_FLAGS", "")
+        user_flags = os.environ.get("XLA_FLAGS", "")
         environment = {
             **os.environ,
-            "XLA_FLAGS": f"{known} --xla_cpu_multi_thread_eigen={threads} {flags}".strip(),
+            "XLA_FLAGS": f"{user_flags} --xla_cpu_multi_thread_eigen={threads} {flags}".strip(),
         }
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-m", "jax2tf_bridge.c_library._tf_compat", str(file)],
             env=environment,
             capture_output=True,
@@ -491,7 +491,7 @@ class _Files:
             check=False,
         )
         # LLVM only warns about an unknown processor, and compiles for a default one.
-        if f"'{self._cpu}' is not a recognized processor" in done.stderr:
+        if f"'{self._cpu}' is not a recognized processor" in completed.stderr:
             raise SavingError(
                 Message(
                     f"LLVM does not know the processor {self._cpu!r} for {self._triple}. Pass "
@@ -500,10 +500,9 @@ class _Files:
                     ", or leave it out to support every processor of the architecture.",
                 )
             )
-        answer = Path(f"{file}.failures")
-        if done.returncode or not answer.exists():
-            raise ModuleError(
-                f"tfcompile ended with exit code {done.returncode}: {_find_error(done.stderr)}"
-            )
-        failures: list[str | None] = json.loads(answer.read_text())
+        failures_file = Path(f"{file}.failures")
+        if completed.returncode or not failures_file.exists():
+            error = _find_error(completed.stderr)
+            raise ModuleError(f"tfcompile ended with exit code {completed.returncode}: {error}")
+        failures: list[str | None] = json.loads(failures_file.read_text())
         return failures

@@ -63,7 +63,7 @@ def make_graph(signature: LibrarySignature, sizes: Mapping[str, int]) -> Program
             )
             for i, position in enumerate(signature.results)
         ]
-    needed = _list_needed([output.op for output in outputs])
+    needed = _find_needed([output.op for output in outputs])
     arguments = [i for i, p in enumerate(placeholders) if p.op.name in needed]
     config = [_format_feed(placeholders[i]) for i in arguments]
     config += [_format_port("fetch", output.op.name) for output in outputs]
@@ -99,7 +99,7 @@ def _from_dtype(tensor: Any, aval: Aval) -> Any:
     return tensor if _carrier(aval) == aval.op_dtype else tf.bitcast(tensor, _carrier(aval))
 
 
-def _list_needed(operations: list[Any]) -> set[str]:
+def _find_needed(operations: list[Any]) -> set[str]:
     needed: set[str] = set()
     rest = list(operations)
     while rest:

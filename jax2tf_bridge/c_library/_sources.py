@@ -133,7 +133,7 @@ def _declare_array(array: LibraryArray, const: str) -> str:
     return f"  {const}{array.c_type} *{array.identifier}; /* {array.sizes_text}{note} */"
 
 
-def describe(interface: Interface) -> str:
+def write_description(interface: Interface) -> str:
     """Returns the description for `load_library`, as JSON."""
     signatures = {
         s.name: {
@@ -223,7 +223,7 @@ extern "C" {{
 }}
 
 {name.upper()}_API const char* {name}_description(void) {{
-  return {json.dumps(describe(interface))};
+  return {json.dumps(write_description(interface))};
 }}
 
 #ifdef JAX2TF_BRIDGE_SHARED
@@ -559,7 +559,7 @@ def write_readme(
     file = f"`{name}.weights`, which `{name}_new` maps into memory" if separate else "the program"
     weights = (
         f"The weights ({interface.weights_size} bytes) are in {file}."
-        if (interface.weights)
+        if interface.weights
         else "The functions have no weights."
     )
     licenses = [f"- `{name}.*`, `main.c`, `programs/`: compiled from your functions."]
