@@ -173,9 +173,11 @@ def _title(signature: LibrarySignature) -> str:
 def _write_types(signature: LibrarySignature) -> str:
     scope = _name_scope(signature).removesuffix("::")
     variables = [f"  std::int64_t {make_identifier(v)} = 0;" for v in signature.variables]
-    inputs = [_declare(array, f"Span<const {_element(array)}>") for array in signature.inputs]
-    outputs = [_declare(array, f"Span<{_element(array)}>") for array in signature.outputs]
-    results = [_declare(array, f"std::vector<{_element(array)}>") for array in signature.outputs]
+    inputs = [_declare(array, f"Span<const {_element_type(array)}>") for array in signature.inputs]
+    outputs = [_declare(array, f"Span<{_element_type(array)}>") for array in signature.outputs]
+    results = [
+        _declare(array, f"std::vector<{_element_type(array)}>") for array in signature.outputs
+    ]
     shapes = {
         side: _struct(
             "",
@@ -222,8 +224,7 @@ def _declare(array: LibraryArray, kind: str) -> str:
     return f"  {kind} {array.identifier};  // {array.sizes_text}"
 
 
-def _element(array: LibraryArray) -> str:
-    """Returns the type of an element."""
+def _element_type(array: LibraryArray) -> str:
     if array.is_complex:
         return f"std::complex<{array.c_type}>"
     return f"std::{array.c_type}" if array.c_type.endswith("_t") else array.c_type

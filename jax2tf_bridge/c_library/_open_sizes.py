@@ -153,11 +153,6 @@ def _choose_name(name: str | None, default: str) -> str:
 
 
 def _make_interface(portable: PortableFunction, name: str) -> OpenInterface:
-    """Makes the interface of the library of a function.
-
-    Raises:
-      SavingError: a C library cannot run the function.
-    """
     _check_function(portable)
     inputs = tuple(_make_array(port, "input") for port in portable.inputs)
     outputs = tuple(_make_array(port, "output") for port in portable.outputs)
@@ -408,7 +403,6 @@ def _write_example(interface: OpenInterface) -> str:
 
 
 def _write_cmake(name: str) -> str:
-    """Returns CMakeLists.txt."""
     build = f"""\
 set(TENSORFLOW "" CACHE PATH "folder of the pip package tensorflow, or of TensorFlow's C package")
 find_path(TENSORFLOW_INCLUDE tensorflow/c/c_api.h HINTS ${{TENSORFLOW}} PATH_SUFFIXES include)
@@ -438,7 +432,6 @@ endif()
 
 
 def _write_readme(interface: OpenInterface) -> str:
-    """Returns README.md."""
     name = interface.name
     return f"""\
 # {name}: a JAX function as a C library

@@ -259,7 +259,7 @@ UNSIGNED: Mapping[str, Kernel] = MappingProxyType(
 
 
 _NARROW = (tf.int8, tf.uint8, tf.int16, tf.uint16)
-"""Integers that the runtimes take for int32."""
+"""Integers that the runtimes hold as int32."""
 _OF_NARROW: Mapping[str, Kernel] = MappingProxyType(
     {
         "Abs": absolute,
@@ -272,7 +272,7 @@ _OF_NARROW: Mapping[str, Kernel] = MappingProxyType(
         **BITS,
     }
 )
-"""Kernels of int32 whose results exceed narrow integers."""
+"""Kernels of int32 whose results may exceed narrow integers; they are wrapped around."""
 _EXACT: Mapping[str, Kernel] = MappingProxyType({"Abs": absolute, "Neg": negate})
 """Kernels of int32 in place of TensorFlow.js' own, which compute in float32."""
 

@@ -308,7 +308,6 @@ def _squeeze(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
 
 
 def _update(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
-    """Returns the kernel of a dynamic update of a slice."""
     write = get_dynamic_update_slice()
     masks = ("begin_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
     has_masks = any(find_attribute(node, mask).i for mask in masks)

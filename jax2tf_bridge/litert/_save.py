@@ -114,10 +114,9 @@ def save_litert(
         int8 where the function itself rounds numbers to 255 or 256 steps, as in
         quantization-aware training. Inputs and outputs keep their dtypes.
       representative_data: typical inputs for "int8" and "int16x8", for the only signature or by
-        signature.
-        Signatures that change or read weights take none, and compute in float32. Each
-        is a dict of JAX or NumPy arrays by input name, a tuple of them in the order of the inputs,
-        or the only input.
+        signature. Each is a dict of JAX or NumPy arrays by input name, a tuple of them in the order
+        of the inputs, or the only input. Signatures that change or read weights take none, and
+        compute in float32.
       integers_only: whether "int8", "int16x8" and "as_trained" take and return integers in place of
         float32, and refuse functions of which a part would be computed in floats. `scales` of a
         signature says what the integers stand for.
@@ -264,7 +263,7 @@ def _ask_in_order(
 def _without_unused_inputs(
     model: ConvertedModel, answers: Mapping[str, Answers]
 ) -> tuple[ConvertedModel, dict[str, Answers]]:
-    """Leaves out the inputs that signatures of weights had for the calibrator only."""
+    """Leaves out the inputs that only the calibrator needed, of signatures of weights."""
 
     def drop(name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return {} if has_unused_input(name, inputs) else dict(inputs)

@@ -37,7 +37,7 @@ _NAMES = {
 
 
 def _tfjs_dtype(dtype: tf.DType) -> tf.DType:
-    """Returns the dtype of TensorFlow.js in which it has the numbers, or the bits, of a dtype."""
+    """Returns the dtype in which TensorFlow.js has the numbers, or the bits, of a dtype."""
     if dtype.is_floating:
         return tf.float32
     if dtype.is_complex:
@@ -235,12 +235,11 @@ def _list_called(nodes: Iterable[Any], library: Mapping[str, Any]) -> list[Any]:
 
 
 def _data_inputs(node: Any) -> list[str]:
-    """Returns the tensors that a node takes. Nothing needs an order: no operation has effects."""
+    """Returns the inputs without control inputs: no operation has effects."""
     return [tensor for tensor in node.input if tensor[0] != "^"]
 
 
 def _make_function(function: Any, constants: _Constants) -> dict[str, Any]:
-    """Returns a function of the library as JSON."""
     signature = function.signature
     nodes = _list_needed(function.node_def, function.ret.values())
     names = constants.add(nodes, f"{signature.name}/")
@@ -320,7 +319,6 @@ _CONVERTERS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
 
 
 def _make_attribute(value: Any) -> dict[str, Any]:
-    """Returns an attribute as JSON."""
     kind = value.WhichOneof("value")
     if kind == "list":
         lists = {
@@ -361,10 +359,10 @@ _ACTIVATIONS = frozenset({"Elu", "Relu", "Relu6", "Sigmoid"})
 
 
 def _simplify(nodes: Sequence[JsonNode], results: Iterable[str]) -> list[JsonNode]:
-    """Returns nodes without identities, and with products that add a bias and activate.
+    """Removes identities, and joins products with their biases and activations.
 
     Args:
-      nodes: the nodes of a graph or function, in an order in which each follows its inputs or not.
+      nodes: the nodes of a graph or function, in any order.
       results: the tensors that it returns; their nodes stay.
     """
     names = {_node_of(tensor) for tensor in results}

@@ -310,7 +310,6 @@ def _shift(graph: OnnxGraph, x: Tensor, y: Tensor, direction: str) -> Tensor:
 
 @function("raw_ops.PopulationCount")
 def _population_count(graph: OnnxGraph, *, x: Tensor) -> Tensor:
-    """Counts the set bits, as uint8."""
     wide = cast(graph, x, _UINT64)
 
     def number(value: int) -> Tensor:

@@ -52,9 +52,9 @@ _FOR_BOTH = frozenset(
 
 
 def find_function(graph: OnnxGraph, name: str) -> Callable[..., Any]:
-    """Returns the function of a name, which adds to a graph.
+    """Returns the function of a name, which adds nodes to a graph.
 
-    It raises NoOperationError if ONNX has none.
+    The function raises NoOperationError if ONNX has no such operation.
     """
 
     def call(*args: Any, **options: Any) -> Any:

@@ -237,7 +237,7 @@ def _cosh(graph: OnnxGraph, x: ComplexTensor) -> ComplexTensor:
 
 @function("tanh")
 def _tanh(graph: OnnxGraph, x: ComplexTensor) -> ComplexTensor:
-    """Computes (tanh(a) + i tan(b)) / (1 + i tanh(a) tan(b)), with the cosine of b as a factor."""
+    """Computes (tanh(a) + i tan(b)) / (1 + i tanh(a) tan(b)), expanded by cos(b)."""
     height = graph.make("tanh", x.real)
     sine, cosine = graph.make("sin", x.imag), graph.make("cos", x.imag)
     top = ComplexTensor(height * cosine, sine)

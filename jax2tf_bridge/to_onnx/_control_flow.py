@@ -64,7 +64,7 @@ def _while_loop(
     loop_vars: Sequence[Any],
     shape_invariants: Sequence[Sequence[int | None]] | None = None,
 ) -> list[Tensor]:
-    """Repeats a body while a condition holds, also not at all."""
+    """Repeats a body while a condition holds; zero times if it does not hold at first."""
     variables = [to_tensor(graph, x) for x in loop_vars]
     are_complex = [isinstance(x, ComplexTensor) for x in variables]
     invariants = shape_invariants or [x.shape for x in variables]

@@ -45,7 +45,7 @@ class ExternalData:
     """
 
     def __init__(self, name: str, file: BinaryIO) -> None:
-        """Stores an open file without content."""
+        """Stores an empty file that is open for writing."""
         self.name, self._file = name, file
         self._places: dict[bytes, tuple[int, int]] = {}
         self._size = 0

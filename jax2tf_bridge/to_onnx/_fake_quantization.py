@@ -28,15 +28,15 @@ def _fake_quantize(
 ) -> Tensor:
     """Rounds to steps of a scale; TensorFlow has no function that rounds like JAX.
 
-    ONNX Runtime replaces products and convolutions between the two operations by those of bytes.
-    It does so only if the first one follows at once, so bytes are clipped instead of floats, by
-    narrow bounds and by a ReLU.
+    ONNX Runtime replaces a product between DequantizeLinear and QuantizeLinear by one of bytes, but
+    only if QuantizeLinear follows directly. So narrow bounds and a ReLU clip the bytes, not the
+    floats.
 
     Args:
       graph: the graph.
       x: floats.
       scale: the size of a step, one for each element of an axis or one for all.
-      zero_point: the step that stands for 0, alike.
+      zero_point: the step that stands for 0, one for each element of the axis or one for all.
       low: the lowest step.
       high: the highest one.
       axis: the axis of the scales; None for one.

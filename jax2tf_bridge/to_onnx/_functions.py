@@ -1,4 +1,4 @@
-"""Functions under TensorFlow's names, and what all of them need."""
+"""What functions under TensorFlow's names need: registration, dtypes of kernels, conversions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NAMES = "tensorflow_names"
 
 
 def function(*names: str) -> Callable[[_Function], _Function]:
-    """Makes a function of the graph and other arguments the one of these names in TensorFlow."""
+    """Marks a function that stands for those of TensorFlow; its first argument is the graph."""
 
     def mark(call: _Function) -> _Function:
         setattr(call, _NAMES, names)

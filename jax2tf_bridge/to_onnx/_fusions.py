@@ -259,7 +259,7 @@ class _Fusing:
         return is_computed and (scale is None or self.tensor(scale).shape == (size,))
 
     def _mean_of(self, name: str) -> str | None:
-        """Returns the array of whose last axis a value is the mean."""
+        """Returns x if a value is the mean of x along its last axis."""
         node = self.maker(self._without_last_axis(name), "ReduceMean")
         if node is None:
             return None
@@ -343,7 +343,7 @@ class _Fusing:
         return None
 
     def fuse_into_convolution(self, node: OnnxNode) -> Sequence[OnnxNode] | None:
-        """Makes a static factor or term for each channel a part of a convolution's weights.
+        """Moves a static factor or term of each channel into a convolution's weights.
 
         These are batch normalizations, in any form, and biases. The new weights are computed when a
         runtime loads the model.
@@ -386,7 +386,7 @@ class _Fusing:
         convolution: OnnxNode,
         nodes: list[OnnxNode],
     ) -> str | None:
-        """Returns the numbers of the channels as a vector; None if they are no such numbers."""
+        """Returns an operand with a number for each channel as a vector; None for others."""
         shape, (_, channels, *rest) = (
             self.tensor(name).shape for name in (operand, convolution.outputs[0])
         )

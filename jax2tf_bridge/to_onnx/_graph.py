@@ -348,8 +348,8 @@ class ComplexTensor(Tensor):
         self.imag.set_shape(shape)
 
 
-_MAX_LOOKED_AT = 16
-"""Number of nodes among which an operation looks for those that it can be joined with."""
+_MAX_LOOKBACK = 16
+"""Number of the newest nodes among which `find_last_maker` looks."""
 
 
 @dataclass
@@ -482,8 +482,8 @@ class OnnxGraph:
         return outputs
 
     def find_last_maker(self, x: Tensor, operation: str) -> OnnxNode | None:
-        """Returns the node that makes a value, if it is of this kind and one of the newest."""
-        newest = self._blocks[-1][-_MAX_LOOKED_AT:]
+        """Returns the node that makes a value, if it is of this kind and among the newest."""
+        newest = self._blocks[-1][-_MAX_LOOKBACK:]
         makers = (node for node in newest if x.name in node.outputs)
         return next((node for node in makers if node.operation == operation), None)
 

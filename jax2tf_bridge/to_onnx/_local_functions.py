@@ -162,7 +162,7 @@ class _Outlining:
     def _replace(
         self, nodes: Sequence[OnnxNode], results: Collection[str], depth: int, call: InlinedCall
     ) -> list[OnnxNode]:
-        """Replaces the nodes of a call by one node; only forgets the call if that is impossible."""
+        """Replaces the nodes of a call by one node; where that is impossible, forgets the call."""
         nodes = self._without_shared_sizes(nodes, results, depth, call)
         segment = _of_call(nodes, depth, call)
         used = _used_outside(nodes, results, segment)
@@ -194,7 +194,6 @@ class _Outlining:
         return [*before, replacement, *after]
 
     def _forget(self, node: OnnxNode, depth: int) -> OnnxNode:
-        """Forgets a call of a node."""
         node = dataclasses.replace(node, calls=(*node.calls[:depth], *node.calls[depth + 1 :]))
         return self._run_inner(node) if len(node.calls) == depth else node
 
@@ -271,7 +270,6 @@ class _Structure:
         self.constants: dict[str, None] = {}
 
     def describe(self, nodes: Sequence[OnnxNode]) -> tuple[Any, ...]:
-        """Describes nodes in their order."""
         return tuple(map(self._describe_node, nodes))
 
     def refer_all(self, names: Sequence[str]) -> tuple[Any, ...]:

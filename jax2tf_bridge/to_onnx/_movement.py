@@ -447,7 +447,7 @@ def _band_part(graph: OnnxGraph, x: Tensor, lower: int, upper: int) -> Tensor:
 def gather(
     graph: OnnxGraph, params: Any, index: Any, axis: int | None = None, batch_dims: int = 0
 ) -> Tensor:
-    """Takes elements along an axis; leading axes of both may belong together."""
+    """Takes elements along an axis; both tensors share their first `batch_dims` axes."""
     x, at = to_tensor(graph, params), to_tensor(graph, index)
     place = batch_dims if axis is None else axis % x.shape.rank
     if batch_dims:

@@ -250,20 +250,17 @@ class _NamedFunction:
 
     @property
     def served_inputs(self) -> dict[str, ServedArray]:
-        """Types of the inputs by name."""
         avals = self.portable.in_avals
         return {name: ServedArray.of_aval(avals[i]) for i, name in self.inputs.items()}
 
     @property
     def served_outputs(self) -> dict[str, ServedArray]:
-        """Types of the outputs by name."""
         pairs = zip(self.outputs, self.portable.out_avals, strict=True)
         return {name: ServedArray.of_aval(aval) for name, aval in pairs}
 
     def convert(
         self, external: ExternalData | None, *, opset: int, functions: bool
     ) -> onnx.ModelProto:
-        """Makes a model of it."""
         return convert_function(
             self.portable,
             self.inputs,
@@ -275,7 +272,6 @@ class _NamedFunction:
         )
 
     def describe(self, path: AnyPath, size: int, checked: str) -> OnnxSignature:
-        """Describes a model of it that was written."""
         return OnnxSignature(path, self.served_inputs, self.served_outputs, size, checked)
 
     def check(self, model: bytes | Path, name: str) -> str:
@@ -374,7 +370,7 @@ def _write_file(
 def _check_with_weights_at(
     weights: Path, model: onnx.ModelProto, name: str, function: _NamedFunction
 ) -> str:
-    """Checks a model whose weights have not got their final name yet."""
+    """Checks a model while its weights still have a temporary name."""
     for tensor in model.graph.initializer:
         for fact in tensor.external_data:
             if fact.key == "location":
