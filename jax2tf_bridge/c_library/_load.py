@@ -60,7 +60,7 @@ class LoadedLibrary:
             ) from e
         describe.restype = ctypes.c_char_p
         description = json.loads(describe())
-        self._name = name = description["name"]
+        name = description["name"]
         self._library = library
         self._free = getattr(library, f"{name}_free")
         self._free.argtypes, self._free.restype = [ctypes.c_void_p], None

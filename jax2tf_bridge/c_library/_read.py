@@ -81,7 +81,7 @@ def read_interface(
         if each not in portables:
             raise SavingError(f"The model has {unknown_name_text('signature', each, portables)}")
     check_identifiers("signatures", [(n, make_identifier(n)) for n in names])
-    _check_variables(sidecar, portables, names, sizes)
+    _check_variables(portables, names, sizes)
     _check_processing(folder, sidecar, names)
     places = _Places(sidecar)
     read = tuple(
@@ -282,7 +282,7 @@ _CUSTOM_CALLS = frozenset(
 
 
 def _check_variables(
-    sidecar: Sidecar, portables: Mapping[str, PortableFunction], names: Iterable[str], sizes: Sizes
+    portables: Mapping[str, PortableFunction], names: Iterable[str], sizes: Sizes
 ) -> None:
     known = {v for n in names for v in list_variables([p.aval for p in portables[n].inputs])}
     if isinstance(sizes, Mapping) or not all(isinstance(values, Mapping) for values in sizes):

@@ -186,9 +186,8 @@ def save_litert(
         try:
             data = convert_model(model, quantization)
         except BridgeError as error:
-            bucketed = [] if source is None else _list_bucketed_signatures(source)
-            if bucketed:
-                raise _make_buckets_error(bucketed) from error
+            if source is not None:
+                _check_buckets(source, error)
             raise
         check_interrupts()
         operations = OperationCounts.of(data)
@@ -302,18 +301,21 @@ def _check_changes(variables: Iterable[VariableEntry]) -> None:
             )
 
 
-def _list_bucketed_signatures(folder: Path) -> list[str]:
+def _check_buckets(folder: Path, error: BridgeError) -> None:
+    """Raises for buckets, whose operations the user cannot see in the converter's error."""
     contents = read_sidecar(folder)
-    return [] if contents is None else [n for n, s in contents[0].signatures.items() if s.buckets]
-
-
-def _make_buckets_error(names: Sequence[str]) -> SavingError:
-    """Makes an error for buckets; the converter would name operations that the user cannot see."""
-    has = f"signature {names[0]} has" if len(names) == 1 else f"signatures {', '.join(names)} have"
-    return SavingError(
-        f"The {has} buckets, and TensorFlow's converter for LiteRT fails on the code that pads. "
-        "LiteRT compiles no sizes: save the model without buckets, or convert its functions."
-    )
+    names = [] if contents is None else [n for n, s in contents[0].signatures.items() if s.buckets]
+    if names:
+        has = (
+            f"signature {names[0]} has"
+            if len(names) == 1
+            else f"signatures {', '.join(names)} have"
+        )
+        raise SavingError(
+            f"The {has} buckets, and TensorFlow's converter for LiteRT fails on the code that "
+            "pads. LiteRT compiles no sizes: save the model without buckets, or convert its "
+            "functions."
+        ) from error
 
 
 def _copy_model(

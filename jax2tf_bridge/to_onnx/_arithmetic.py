@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -42,26 +43,6 @@ def _constant(
 def _convert_to_tensor(graph: OnnxGraph, value: Any, dtype: OnnxDType | None = None) -> Tensor:
     tensor = to_tensor(graph, value, dtype)
     return tensor if dtype is None else cast(graph, tensor, dtype)
-
-
-@function("is_tensor")
-def _is_tensor(graph: OnnxGraph, value: Any) -> bool:
-    return isinstance(value, Tensor)
-
-
-@function("get_static_value")
-def _get_static_value(graph: OnnxGraph, x: Tensor) -> np.ndarray[Any, Any] | None:
-    return x.value
-
-
-@function("as_dtype")
-def _as_dtype(graph: OnnxGraph, value: Any) -> OnnxDType:
-    return as_dtype(value)
-
-
-@function("stop_gradient", "identity", "math.real", "math.conj")
-def _identity(graph: OnnxGraph, x: Tensor) -> Tensor:
-    return x
 
 
 # Conversions.
@@ -210,22 +191,7 @@ def _clip(graph: OnnxGraph, x: Any, low: Any, high: Any) -> Tensor:
     return elementwise(graph, "Min", elementwise(graph, "Max", x, low), high)
 
 
-@function("add_n")
-def _add_n(graph: OnnxGraph, tensors: Sequence[Tensor]) -> Tensor:
-    return functools.reduce(lambda a, b: elementwise(graph, "Add", a, b), tensors)
-
-
 # Division.
-
-
-@function("divide", "truncatediv")
-def _divide(graph: OnnxGraph, x: Any, y: Any) -> Tensor:
-    return elementwise(graph, "Div", x, y)
-
-
-@function("truncatemod")
-def _truncatemod(graph: OnnxGraph, x: Any, y: Any) -> Tensor:
-    return elementwise(graph, "Mod", x, y, fmod=1)
 
 
 @function("math.floordiv")
@@ -427,26 +393,10 @@ def _log1p(graph: OnnxGraph, x: Tensor) -> Tensor:
     return choose(graph, total == 1.0, x, exact)
 
 
-@function("math.rsqrt")
-def _rsqrt(graph: OnnxGraph, x: Tensor) -> Tensor:
-    return elementwise(graph, "Reciprocal", elementwise(graph, "Sqrt", x))
-
-
-@function("math.is_nan")
-def _is_nan(graph: OnnxGraph, x: Tensor) -> Tensor:
-    return graph.add("IsNaN", [x], _BOOL, x.shape)
-
-
 @function("math.is_inf")
 def _is_inf(graph: OnnxGraph, x: Tensor) -> Tensor:
     wide = cast(graph, x, _FLOAT32) if x.dtype.size == 2 else x
     return graph.add("IsInf", [wide], _BOOL, x.shape)
-
-
-@function("math.is_finite")
-def _is_finite(graph: OnnxGraph, x: Tensor) -> Tensor:
-    # The difference of a number that is not finite and itself is NaN.
-    return graph.make("equal", x - x, 0)
 
 
 @function("math.atan2")
@@ -468,18 +418,13 @@ def _atan2(graph: OnnxGraph, y: Any, x: Any) -> Tensor:
     angle = choose(graph, is_negative(x), math.pi - angle, angle)
     # A product keeps -0.
     angle = angle * choose(graph, is_negative(y), graph.constant(np.array(-1, y.dtype.name)), 1)
-    has_nan = _is_nan(graph, x) | _is_nan(graph, y)
+    has_nan = graph.make("math.is_nan", x) | graph.make("math.is_nan", y)
     return cast(graph, choose(graph, has_nan, x + y, angle), dtype)
 
 
 def is_negative(x: Tensor) -> Tensor:
     """Returns whether the sign bit is set, also of -0."""
     return (x < 0) | (1 / x < 0)
-
-
-@function("math.imag")
-def _imag(graph: OnnxGraph, x: Tensor) -> Tensor:
-    return _fill_like(graph, x, 0)
 
 
 @function("sign", "math.sign")
@@ -496,6 +441,20 @@ def _polyval(graph: OnnxGraph, coefficients: Sequence[Any], x: Tensor) -> Tensor
 
 
 FUNCTIONS = (
+    function("is_tensor")(lambda graph, value: isinstance(value, Tensor)),
+    function("get_static_value")(lambda graph, x: x.value),
+    function("as_dtype")(lambda graph, value: as_dtype(value)),
+    function("stop_gradient", "identity", "math.real", "math.conj")(lambda graph, x: x),
+    function("math.imag")(lambda graph, x: _fill_like(graph, x, 0)),
+    function("add_n")(lambda graph, tensors: functools.reduce(operator.add, tensors)),
+    function("divide", "truncatediv")(lambda graph, x, y: elementwise(graph, "Div", x, y)),
+    function("truncatemod")(lambda graph, x, y: elementwise(graph, "Mod", x, y, fmod=1)),
+    function("math.rsqrt")(
+        lambda graph, x: elementwise(graph, "Reciprocal", elementwise(graph, "Sqrt", x))
+    ),
+    function("math.is_nan")(lambda graph, x: graph.add("IsNaN", [x], _BOOL, x.shape)),
+    # The difference of a number that is not finite and itself is NaN.
+    function("math.is_finite")(lambda graph, x: (x - x) == 0),
     _binary("add", "Add", keeps_bits=True),
     _binary("subtract", "Sub", keeps_bits=True),
     _binary("multiply", "Mul", keeps_bits=True),

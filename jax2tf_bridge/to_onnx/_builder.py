@@ -78,7 +78,7 @@ class OnnxBuilder:
     def find(self, name: str) -> Callable[..., Any]:
         """Returns the function of a name, such as "math.log"."""
         if name == "name_scope":
-            return self._in_scope
+            return self.graph.in_scope
         return find_function(self.graph, name)
 
     def find_dtype(self, name: str) -> OnnxDType:
@@ -90,6 +90,3 @@ class OnnxBuilder:
     def in_calls(self, calls: Sequence[InlinedCall]) -> AbstractContextManager[None]:
         """Marks new nodes as parts of calls, the outermost first."""
         return self.graph.in_calls(tuple(calls))
-
-    def _in_scope(self, name: str) -> AbstractContextManager[None]:
-        return self.graph.in_scope(name)

@@ -99,37 +99,12 @@ def make_complex(graph: OnnxGraph, real: Tensor, imag: Tensor) -> ComplexTensor:
     return ComplexTensor(to_tensor(graph, real), to_tensor(graph, imag))
 
 
-@function("math.real")
-def _real(graph: OnnxGraph, x: ComplexTensor) -> Tensor:
-    return x.real
-
-
-@function("math.imag")
-def _imag(graph: OnnxGraph, x: ComplexTensor) -> Tensor:
-    return x.imag
-
-
-@function("math.conj")
-def _conj(graph: OnnxGraph, x: ComplexTensor) -> ComplexTensor:
-    return ComplexTensor(x.real, -x.imag)
-
-
-@function("linalg.adjoint")
-def _adjoint(graph: OnnxGraph, x: ComplexTensor) -> Any:
-    return graph.make("linalg.matrix_transpose", _conj(graph, x))
-
-
 @function("equal")
 def _equal(graph: OnnxGraph, x: Any, y: Any) -> Any:
     x, y = _to_same(graph, x, y)
     return graph.make(
         "logical_and", graph.make("equal", x.real, y.real), graph.make("equal", x.imag, y.imag)
     )
-
-
-@function("not_equal")
-def _not_equal(graph: OnnxGraph, x: Any, y: Any) -> Any:
-    return graph.make("logical_not", _equal(graph, x, y))
 
 
 # Arithmetic.
@@ -139,11 +114,6 @@ def _not_equal(graph: OnnxGraph, x: Any, y: Any) -> Any:
 def _multiply(graph: OnnxGraph, x: Any, y: Any) -> ComplexTensor:
     x, y = _to_same(graph, x, y)
     return ComplexTensor(x.real * y.real - x.imag * y.imag, x.real * y.imag + x.imag * y.real)
-
-
-@function("square")
-def _square(graph: OnnxGraph, x: ComplexTensor) -> ComplexTensor:
-    return _multiply(graph, x, x)
 
 
 @function("divide")
@@ -358,12 +328,16 @@ def _fourier(graph: OnnxGraph, *, input: ComplexTensor, n_axes: int, inverse: bo
     return _transform(graph, input, range(-n_axes, 0), inverse=inverse)
 
 
-@function("reduce_prod")
-def _reduce_prod(graph: OnnxGraph, x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
-    return multiply_halves(graph, x, axis, keepdims)
-
-
 COMPLEX_FUNCTIONS = (
+    function("math.real")(lambda graph, x: x.real),
+    function("math.imag")(lambda graph, x: x.imag),
+    function("math.conj")(lambda graph, x: ComplexTensor(x.real, -x.imag)),
+    function("linalg.adjoint")(
+        lambda graph, x: graph.make("linalg.matrix_transpose", graph.make("math.conj", x))
+    ),
+    function("not_equal")(lambda graph, x, y: ~_equal(graph, x, y)),
+    function("square")(lambda graph, x: _multiply(graph, x, x)),
+    function("reduce_prod")(functools.partial(multiply_halves)),
     *(
         function(name)(functools.partial(_add_or_subtract, name=name))
         for name in ("add", "subtract")

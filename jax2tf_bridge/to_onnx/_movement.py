@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -53,11 +53,6 @@ def _size(graph: OnnxGraph, x: Tensor, out_type: OnnxDType | None = None) -> Ten
     narrow = graph.add("Cast", [wide], _INT32, (), to=_INT32)
     narrow.wide = wide
     return wide if out_type is _INT64 else narrow
-
-
-@function("TensorShape")
-def _tensor_shape(graph: OnnxGraph, sizes: Sequence[int | None]) -> Shape:
-    return Shape(sizes)
 
 
 def _fill(graph: OnnxGraph, shape: Any, dtype: OnnxDType | None = None, *, number: int) -> Tensor:
@@ -256,6 +251,31 @@ def _split(graph: OnnxGraph, x: Tensor, count: int, axis: int) -> list[Tensor]:
 
 # Slices.
 
+_MAX_INT64, _MIN_INT64 = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+
+
+class _Cut(NamedTuple):
+    """Slice of an axis, of numbers and scalars.
+
+    Attributes:
+      axis: the axis.
+      begin: the first index.
+      end: the index after the last one; the least integer stands for the place before the first.
+      step: the step.
+    """
+
+    axis: int
+    begin: Any
+    end: Any
+    step: Any = 1
+
+    def as_slice(self) -> slice | None:
+        """Returns a slice; None if a number is known at run time only."""
+        if not all(isinstance(n, (int, np.integer)) for n in (self.begin, self.end, self.step)):
+            return None
+        stop = None if self.end == _MIN_INT64 else int(self.end)
+        return slice(int(self.begin), stop, int(self.step))
+
 
 @function("getitem")
 def getitem(graph: OnnxGraph, x: Tensor, key: Any) -> Tensor:
@@ -267,42 +287,28 @@ def getitem(graph: OnnxGraph, x: Tensor, key: Any) -> Tensor:
     rest = [slice(None)] * (x.shape.rank - n_used)
     place = next(i for i, each in enumerate(keys) if each is Ellipsis)
     keys[place : place + 1] = rest
-    begins: list[Any] = []
-    ends: list[Any] = []
-    axes: list[int] = []
-    steps: list[int] = []
+    cuts: list[_Cut] = []
     dropped: list[int] = []
-    axis = 0
-    for each in keys:
-        if each is None:
-            continue
-        if isinstance(each, slice):
-            if each != slice(None):
-                step = 1 if each.step is None else each.step
-                begins.append(_first(each.start, step))
-                ends.append(_last(each.stop, step))
-                steps.append(step)
-                axes.append(axis)
-        else:
-            begins.append(each)
+    for axis, each in enumerate(each for each in keys if each is not None):
+        if not isinstance(each, slice):
             # The element after -1 is the end.
-            ends.append(
-                each + 1 if not (isinstance(each, int) and each == -1) else np.iinfo(np.int64).max
-            )
-            steps.append(1)
-            axes.append(axis)
+            is_last = isinstance(each, int) and each == -1
+            cuts.append(_Cut(axis, each, _MAX_INT64 if is_last else each + 1))
             dropped.append(axis)
-        axis += 1
-    if len(dropped) == 1 == len(axes):
-        result = _take_one(graph, x, begins[0], dropped[0])
+        elif each != slice(None):
+            step = 1 if each.step is None else each.step
+            first, last = (0, _MAX_INT64) if step > 0 else (_MAX_INT64, _MIN_INT64)
+            begin = first if each.start is None else each.start
+            cuts.append(_Cut(axis, begin, last if each.stop is None else each.stop, step))
+    if len(dropped) == 1 == len(cuts):
+        result = _take_one(graph, x, cuts[0].begin, dropped[0])
     else:
-        result = _slice_axes(graph, x, begins, ends, axes, steps)
-        result = squeeze(graph, result, dropped)
-    at = 0
+        result = squeeze(graph, _slice_axes(graph, x, cuts), dropped)
+    place = 0
     for each in keys:
         if each is None:
-            result = expand_dims(graph, result, at)
-        at += each is None or isinstance(each, slice)
+            result = expand_dims(graph, result, place)
+        place += each is None or isinstance(each, slice)
     return result
 
 
@@ -313,40 +319,21 @@ def _take_one(graph: OnnxGraph, x: Tensor, place: Any, axis: int) -> Tensor:
     return gather(graph, x, at, axis)
 
 
-def _first(start: Any, step: int) -> Any:
-    if start is None:
-        return 0 if step > 0 else np.iinfo(np.int64).max
-    return start
-
-
-def _last(stop: Any, step: int) -> Any:
-    if stop is None:
-        return np.iinfo(np.int64).max if step > 0 else np.iinfo(np.int64).min
-    return stop
-
-
-def _slice_axes(
-    graph: OnnxGraph,
-    x: Tensor,
-    begins: Sequence[Any],
-    ends: Sequence[Any],
-    axes: Sequence[int],
-    steps: Sequence[int],
-) -> Tensor:
-    if not axes:
+def _slice_axes(graph: OnnxGraph, x: Tensor, cuts: Sequence[_Cut]) -> Tensor:
+    if not cuts:
         return x
     sizes = list(x.shape)
-    for begin, end, axis, step in zip(begins, ends, axes, steps, strict=True):
-        sizes[axis] = _sliced_size(x.shape[axis], begin, end, step)
-    is_known = all(isinstance(n, (int, np.integer)) for n in (*begins, *ends, *steps))
-    if x.value is not None and is_known:
-        key = [slice(None)] * x.shape.rank
-        for begin, end, axis, step in zip(begins, ends, axes, steps, strict=True):
-            stop = None if end == np.iinfo(np.int64).min else end
-            key[axis] = slice(begin, stop, step)
-        return graph.constant(x.value[tuple(key)])
-    operands = [_vector(graph, begins), _vector(graph, ends), indices(graph, *axes)]
-    operands.append(indices(graph, *steps))
+    slices = [slice(None)] * x.shape.rank
+    for cut in cuts:
+        known = cut.as_slice()
+        size = sizes[cut.axis]
+        sizes[cut.axis] = None if size is None or known is None else len(range(size)[known])
+        slices[cut.axis] = known or slice(None)
+    if x.value is not None and None not in [cut.as_slice() for cut in cuts]:
+        return graph.constant(x.value[tuple(slices)])
+    axes, begins, ends, steps = zip(*cuts, strict=True)
+    operands = [_vector(graph, begins), _vector(graph, ends)]
+    operands += [indices(graph, *axes), indices(graph, *steps)]
     return _move(graph, "Slice", x, operands, sizes)
 
 
@@ -359,13 +346,6 @@ def _vector(graph: OnnxGraph, numbers: Sequence[Any]) -> Tensor:
     return concat(graph, [expand_dims(graph, part, 0) for part in parts], 0)
 
 
-def _sliced_size(size: int | None, begin: Any, end: Any, step: Any) -> int | None:
-    if size is None or not all(isinstance(n, (int, np.integer)) for n in (begin, end, step)):
-        return None
-    stop = None if end == np.iinfo(np.int64).min else int(end)
-    return len(range(*slice(int(begin), stop, int(step)).indices(size)))
-
-
 @function("strided_slice")
 def _strided_slice(graph: OnnxGraph, x: Tensor, begin: Any, end: Any, strides: Any) -> Tensor:
     rank = x.shape.rank
@@ -373,7 +353,7 @@ def _strided_slice(graph: OnnxGraph, x: Tensor, begin: Any, end: Any, strides: A
     if any(isinstance(step, Tensor) for step in steps):
         vectors = [_vector(graph, v) for v in (begins, ends, range(rank), steps)]
         return graph.add("Slice", [x, *vectors], x.dtype, [None] * rank)
-    return _slice_axes(graph, x, begins, ends, range(rank), steps)
+    return _slice_axes(graph, x, [*map(_Cut, range(rank), begins, ends, steps)])
 
 
 def _list(graph: OnnxGraph, vector: Any) -> list[Any]:
@@ -387,16 +367,17 @@ def _list(graph: OnnxGraph, vector: Any) -> list[Any]:
 
 @function("slice")
 def _slice(graph: OnnxGraph, x: Tensor, begin: Any, size: Any) -> Tensor:
-    begins, lengths = _list(graph, begin), _list(graph, size)
-    ends: list[Any] = []
+    cuts: list[_Cut] = []
     sizes: list[int | None] = []
-    for first, length, own in zip(begins, lengths, x.shape, strict=True):
-        is_rest = isinstance(length, int) and length == -1
-        ends.append(np.iinfo(np.int64).max if is_rest else first + length)
-        sizes.append(length if isinstance(length, int) and not is_rest else None)
-        if is_rest and isinstance(first, int) and first == 0:
-            sizes[-1] = own
-    result = _slice_axes(graph, x, begins, ends, range(x.shape.rank), [1] * x.shape.rank)
+    numbers = zip(_list(graph, begin), _list(graph, size), x.shape, strict=True)
+    for axis, (first, length, own) in enumerate(numbers):
+        if isinstance(length, int) and length == -1:  # the rest
+            cuts.append(_Cut(axis, first, _MAX_INT64))
+            sizes.append(own if isinstance(first, int) and first == 0 else None)
+        else:
+            cuts.append(_Cut(axis, first, first + length))
+            sizes.append(length if isinstance(length, int) else None)
+    result = _slice_axes(graph, x, cuts)
     result.set_shape(sizes)
     return result
 
@@ -584,6 +565,7 @@ def _pairs(graph: OnnxGraph, paddings: Any) -> list[tuple[Any, Any]]:
 
 
 FUNCTIONS = (
+    function("TensorShape")(lambda graph, sizes: Shape(sizes)),
     function("zeros")(functools.partial(_fill, number=0)),
     function("ones")(functools.partial(_fill, number=1)),
     function("tensor_scatter_nd_update")(functools.partial(_scatter, reduction="none")),

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -210,20 +209,13 @@ def save_onnx(
         check_interrupts()
         words = keys_as_words(weights)
         named = {
-            name: _NamedFunction.of(name, each, words if each.takes_params else None)
+            name: _NamedFunction.of(
+                name, each, words if each.takes_params else None, opset=opset, functions=functions
+            )
             for name, each in exported.items()
         }
-        convert = functools.partial(_NamedFunction.convert, opset=opset, functions=functions)
-        if not is_single:
-            described, external_size = _write_folder(
-                path, named, convert, verify=verify, overwrite=overwrite
-            )
-        else:
-            ((name, function),) = named.items()
-            signature, external_size = _write_file(
-                path, name, function, convert, verify=verify, overwrite=overwrite
-            )
-            described = {name: signature}
+        write = _write_file if is_single else _write_folder
+        described, external_size = write(path, named, verify=verify, overwrite=overwrite)
         return OnnxModel(as_path(path), described, external_size, opset)
 
 
@@ -236,12 +228,16 @@ class _NamedFunction:
       inputs: the names of flat arguments that are inputs, by index.
       outputs: the names of the flat results.
       weights: the names and values of the other flat arguments, by index.
+      opset: the version of ONNX's operations.
+      functions: whether repeated calls become functions of the model.
     """
 
     signature: Signature
     inputs: Mapping[int, str]
     outputs: Sequence[str]
     weights: Mapping[int, tuple[str, np.ndarray]]
+    opset: int
+    functions: bool
 
     @property
     def portable(self) -> PortableFunction:
@@ -258,16 +254,14 @@ class _NamedFunction:
         pairs = zip(self.outputs, self.portable.out_avals, strict=True)
         return {name: ServedArray.of_aval(aval) for name, aval in pairs}
 
-    def convert(
-        self, external: ExternalData | None, *, opset: int, functions: bool
-    ) -> onnx.ModelProto:
+    def convert(self, external: ExternalData | None) -> onnx.ModelProto:
         return convert_function(
             self.portable,
             self.inputs,
             self.outputs,
             self.weights,
-            opset=opset,
-            functions=functions,
+            opset=self.opset,
+            functions=self.functions,
             external=external,
         )
 
@@ -282,7 +276,9 @@ class _NamedFunction:
         )
 
     @staticmethod
-    def of(name: str, signature: Signature, params: Any) -> _NamedFunction:
+    def of(
+        name: str, signature: Signature, params: Any, *, opset: int, functions: bool
+    ) -> _NamedFunction:
         """Names the inputs and outputs of a signature.
 
         Raises:
@@ -313,10 +309,7 @@ class _NamedFunction:
         for i, leaf in enumerate(leaves):
             unique = leaf.name if leaf.name not in taken else f"params/{leaf.name}"
             weights[i] = unique, leaf.array()
-        return _NamedFunction(signature, inputs, outputs, weights)
-
-
-_Convert: TypeAlias = "Callable[[_NamedFunction, ExternalData | None], onnx.ModelProto]"
+        return _NamedFunction(signature, inputs, outputs, weights, opset, functions)
 
 
 def _list_refused_options(signature: Signature) -> list[str]:
@@ -331,14 +324,13 @@ def _list_refused_options(signature: Signature) -> list[str]:
 
 def _write_file(
     path: str | os.PathLike[str],
-    name: str,
-    function: _NamedFunction,
-    convert: _Convert,
+    functions: Mapping[str, _NamedFunction],
     *,
     verify: bool,
     overwrite: bool,
-) -> tuple[OnnxSignature, int]:
-    """Writes one model; returns its description and the size of the file with its weights."""
+) -> tuple[dict[str, OnnxSignature], int]:
+    """Writes the model of the only function, as `_write_folder` does."""
+    ((name, function),) = functions.items()
     size = sum(array.nbytes for _, array in function.weights.values())
     place = as_path(path)
     data_name = f"{place.name}.data"
@@ -350,7 +342,7 @@ def _write_file(
                 replace_file_at(beside, bytes_of="save_onnx", overwrite=overwrite)
             )
             external = ExternalData(data_name, weights)
-        model = convert(function, external)
+        model = function.convert(external)
         data = model.SerializeToString()
         if not verify:
             checked = "not run"
@@ -363,7 +355,7 @@ def _write_file(
             checked = "not run: its weights are not on this machine's disk"
     with replace_file_at(path, bytes_of="save_onnx", overwrite=overwrite) as file:
         file.write(data)
-    described = function.describe(place, len(data), checked)
+    described = {name: function.describe(place, len(data), checked)}
     return described, external.size if external else 0
 
 
@@ -386,7 +378,6 @@ def _check_with_weights_at(
 def _write_folder(
     path: str | os.PathLike[str],
     functions: Mapping[str, _NamedFunction],
-    convert: _Convert,
     *,
     verify: bool,
     overwrite: bool,
@@ -398,7 +389,7 @@ def _write_folder(
         folder.mkdir()
         with (folder / _DATA_FILE).open("wb") as file:
             external = ExternalData(_DATA_FILE, file)
-            models = {name: convert(each, external) for name, each in functions.items()}
+            models = {name: each.convert(external) for name, each in functions.items()}
         for name, model in models.items():
             target = folder / f"{name}.onnx"
             target.write_bytes(model.SerializeToString())
