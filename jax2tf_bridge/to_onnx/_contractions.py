@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -171,27 +172,14 @@ def _bias_add(graph: OnnxGraph, x: Tensor, bias: Tensor) -> Tensor:
     return graph.add("Transpose", [added], x.dtype, x.shape, perm=places)
 
 
-@function("nn.max_pool2d")
-def _max_pool(
-    graph: OnnxGraph, x: Tensor, ksize: Sequence[int], strides: Sequence[int], padding: str
-) -> Tensor:
-    return _pool(graph, "MaxPool", x, ksize, strides, padding)
-
-
-@function("nn.avg_pool2d")
-def _avg_pool(
-    graph: OnnxGraph, x: Tensor, ksize: Sequence[int], strides: Sequence[int], padding: str
-) -> Tensor:
-    return _pool(graph, "AveragePool", x, ksize, strides, padding)
-
-
 def _pool(
     graph: OnnxGraph,
-    operation: str,
     x: Tensor,
     ksize: Sequence[int],
     strides: Sequence[int],
     padding: str,
+    *,
+    operation: str,
 ) -> Tensor:
     within = find_kernel(operation, x.dtype)
     first = cast(graph, _to_channels_first(graph, x), within)
@@ -209,3 +197,9 @@ def _pool(
         operation, [first], within, shape, kernel_shape=window, strides=step, **options
     )
     return cast(graph, _to_channels_last(graph, pooled), x.dtype)
+
+
+FUNCTIONS = (
+    function("nn.max_pool2d")(functools.partial(_pool, operation="MaxPool")),
+    function("nn.avg_pool2d")(functools.partial(_pool, operation="AveragePool")),
+)

@@ -44,16 +44,12 @@ def _cond(
     then = graph.new_subgraph([], lambda: run(on_true))
     other = graph.new_subgraph([], lambda: run(on_false))
     results = [
-        (a.dtype, _common_shape(a.shape, b.shape))
+        (a.dtype, [n if n == m else None for n, m in zip(a.shape, b.shape, strict=True)])
         for a, b in zip(then.outputs, other.outputs, strict=True)
     ]
     outputs = graph.add_several("If", [flag], results, then_branch=then, else_branch=other)
     outputs = join_complex(outputs, are_complex)
     return outputs[0] if single else outputs
-
-
-def _common_shape(left: Sequence[int | None], right: Sequence[int | None]) -> Shape:
-    return Shape(a if a == b else None for a, b in zip(left, right, strict=True))
 
 
 @function("while_loop")

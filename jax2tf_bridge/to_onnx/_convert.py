@@ -150,15 +150,12 @@ def convert_function(
 
 def _make_input(graph: OnnxGraph, name: str, aval: Aval) -> Tensor:
     """Makes an input; complex numbers have their two parts along a new last axis."""
-    dtype, shape = as_dtype(aval.op_dtype), _static_shape(aval)
+    dtype = as_dtype(aval.op_dtype)
+    shape = [size if isinstance(size, int) else None for size in aval.op_shape]
     if not dtype.is_complex:
         return graph.argument(name, dtype, shape)
     parts = graph.argument(name, dtype.real_dtype, [*shape, 2])
     return ComplexTensor(parts[..., 0], parts[..., 1])
-
-
-def _static_shape(aval: Aval) -> list[int | None]:
-    return [size if isinstance(size, int) else None for size in aval.op_shape]
 
 
 def _name_result(graph: OnnxGraph, name: str, tensor: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ class _Fusing:
 
     def __init__(self, graph: OnnxGraph, nodes: Sequence[OnnxNode]) -> None:
         self._graph = graph
-        self._makers: dict[str, OnnxNode] = {}
+        self._makers: dict[str | None, OnnxNode] = {}
         self._uses = Counter(value for node in _every_node(nodes) for value in node.inputs)
         # Values that do not depend on the inputs, which a runtime computes when it loads the model.
         self._static: set[str] = set()
@@ -75,9 +75,9 @@ class _Fusing:
                 return new
         return None
 
-    # Parts of formulas.
+    # Parts of formulas. A value that is None does not match.
 
-    def maker(self, name: str, *operations: str) -> OnnxNode | None:
+    def maker(self, name: str | None, *operations: str) -> OnnxNode | None:
         """Returns the node that makes a value, if it has one of the operations."""
         node = self._makers.get(name)
         return node if node is not None and node.operation in operations else None
@@ -94,7 +94,7 @@ class _Fusing:
         number = self.number(name)
         return number is not None and math.isclose(number, expected, rel_tol=_TOLERANCE)
 
-    def pairs(self, name: str, *operations: str) -> Iterator[tuple[str, str]]:
+    def pairs(self, name: str | None, *operations: str) -> Iterator[tuple[str, str]]:
         """Yields the operands of the node that makes a value, in both orders."""
         node = self.maker(name, *operations)
         if node is not None and len(node.inputs) == 2:
@@ -102,21 +102,14 @@ class _Fusing:
             yield left, right
             yield right, left
 
-    def without_factor(self, name: str, factor: float) -> str | None:
-        """Returns y if a value is y times a number."""
-        for number, other in self.pairs(name, "Mul"):
-            if self.is_number(number, factor):
+    def without(self, name: str | None, operation: str, expected: float) -> str | None:
+        """Returns y if a value is y times a number, or y plus a number."""
+        for number, other in self.pairs(name, operation):
+            if self.is_number(number, expected):
                 return other
         return None
 
-    def without_one(self, name: str) -> str | None:
-        """Returns y if a value is 1 + y."""
-        for number, other in self.pairs(name, "Add"):
-            if self.is_number(number, 1):
-                return other
-        return None
-
-    def operand(self, name: str, operation: str) -> str | None:
+    def operand(self, name: str | None, operation: str) -> str | None:
         node = self.maker(name, operation)
         return None if node is None else node.inputs[0]
 
@@ -172,10 +165,9 @@ class _Fusing:
         if not self._is_activation(multiply):
             return None
         for x, factor in self.pairs(multiply.outputs[0], "Mul"):
-            total = self._inverse_of(factor)
-            exponential = None if total is None else self.without_one(total)
-            negative = None if exponential is None else self.operand(exponential, "Exp")
-            if negative is not None and self.operand(negative, "Neg") == x:
+            exponential = self.without(self._inverse_of(factor), "Add", 1)
+            negative = self.operand(exponential, "Exp")
+            if self.operand(negative, "Neg") == x:
                 sigmoid = self.add(multiply, "Sigmoid", x)
                 return [sigmoid, self.make(multiply, "Mul", x, *sigmoid.outputs)]
         return None
@@ -192,19 +184,14 @@ class _Fusing:
         if not self._is_activation(multiply):
             return None
         for x, factor in self.pairs(multiply.outputs[0], "Mul"):
-            total = self.without_factor(factor, 0.5)
-            tanh = None if total is None else self.without_one(total)
-            scaled = None if tanh is None else self.operand(tanh, "Tanh")
-            inner = None if scaled is None else self.without_factor(scaled, math.sqrt(2 / math.pi))
-            if inner is None:
-                continue
+            tanh = self.without(self.without(factor, "Mul", 0.5), "Add", 1)
+            inner = self.without(self.operand(tanh, "Tanh"), "Mul", math.sqrt(2 / math.pi))
             for left, cubic in self.pairs(inner, "Add"):
-                cube = self.without_factor(cubic, 0.044715)
-                if left == x and cube is not None and self._is_cube(cube, x):
+                if left == x and self._is_cube(self.without(cubic, "Mul", 0.044715), x):
                     return self._make_gelu(multiply, x)
         return None
 
-    def _is_cube(self, name: str, x: str) -> bool:
+    def _is_cube(self, name: str | None, x: str) -> bool:
         return any(
             right == x and self._is_square(left, x) for left, right in self.pairs(name, "Mul")
         )
@@ -239,8 +226,8 @@ class _Fusing:
             if node.operation == "Div":
                 factors = [(None, factor)]
             for scale, root in factors:
-                epsilon = root and self._match_deviation(root, x, mean, centred)
-                if isinstance(epsilon, float) and self._is_row(scale, x):
+                epsilon = self._match_deviation(root, x, mean, centred)
+                if epsilon is not None and self._is_row(scale, x):
                     return self._make_normalization(node, x, scale, epsilon)
         return None
 
@@ -276,12 +263,9 @@ class _Fusing:
         before, after = self.tensor(node.inputs[0]), self.tensor(name)
         return node.inputs[0] if after.shape == (*before.shape, 1) else name
 
-    def _match_deviation(self, name: str, x: str, mean: str, centred: str) -> float | None:
+    def _match_deviation(self, name: str | None, x: str, mean: str, centred: str) -> float | None:
         """Returns epsilon if a value is the root of the variance of x plus epsilon."""
-        total = self.operand(name, "Sqrt")
-        if total is None:
-            return None
-        for number, variance in self.pairs(total, "Add"):
+        for number, variance in self.pairs(self.operand(name, "Sqrt"), "Add"):
             epsilon = self.number(number)
             if epsilon is not None and self._is_variance(variance, x, mean, centred):
                 return epsilon

@@ -435,17 +435,15 @@ class OnnxGraph:
             key = dtype.name, value.shape, hashlib.sha256(value.tobytes()).digest()
             if key in self._shared:
                 return self._shared[key]
-        tensor = Tensor(self, name or self._name_constant(), dtype, value.shape, value)
+            with self.in_scope(""):
+                name = self.new_name("constant")
+        tensor = Tensor(self, name, dtype, value.shape, value)
         self.constants[tensor.name] = value
         self.tensors[tensor.name] = tensor
         if key is not None:
             self.own_constants.add(tensor.name)
             self._shared[key] = tensor
         return tensor
-
-    def _name_constant(self) -> str:
-        with self.in_scope(""):
-            return self.new_name("constant")
 
     def add(
         self,
