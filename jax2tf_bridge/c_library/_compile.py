@@ -369,7 +369,7 @@ class _Files:
                 name,
                 self._list_sources(runtime),
                 objects,
-                self._machine_flags(),
+                self._list_machine_flags(),
                 runtime.definitions,
                 has_assembly=self.is_embedded,
             ),
@@ -404,7 +404,7 @@ class _Files:
             *(compiler, "-std=c++17", "-O3", "-w", "-fPIC", "-shared", "-fvisibility=hidden"),
             *("-ffunction-sections", "-fdata-sections", "-Wl,-Bsymbolic"),
             *(["-Wl,--gc-sections"] if platform.system() == "Linux" else []),
-            *self._machine_flags(),
+            *self._list_machine_flags(),
             *(f"-D{definition}" for definition in runtime.definitions),
             *("-DJAX2TF_BRIDGE_SHARED", "-I.", "-Iruntime", *self._list_sources(runtime)),
             *(os.path.relpath(file, self.folder) for file in objects),
@@ -427,7 +427,7 @@ class _Files:
             *(f"runtime/{s}" for s in runtime.sources),
         ]
 
-    def _machine_flags(self) -> list[str]:
+    def _list_machine_flags(self) -> list[str]:
         if not self.cpu:
             return []
         is_arm = self.triple.startswith(("aarch64", "arm"))

@@ -48,7 +48,7 @@ def make_graph(signature: LibrarySignature, sizes: Mapping[str, int]) -> Program
     with tf.Graph().as_default() as graph:
         placeholders = [
             tf.compat.v1.placeholder(
-                _carrier(aval),
+                _choose_carrier(aval),
                 (*evaluate_shape(aval.op_shape, sizes), *([2] if _is_complex(aval) else [])),
                 name=f"argument_{i}",
             )
@@ -72,7 +72,7 @@ def make_graph(signature: LibrarySignature, sizes: Mapping[str, int]) -> Program
 
 
 # tfcompile has no C++ types for these dtypes, so programs take their bits, or both parts.
-def _carrier(aval: Aval) -> str:
+def _choose_carrier(aval: Aval) -> str:
     row = find_dtype(aval.op_dtype)
     if row is None or row.name in ("float32", "float64"):
         return aval.op_dtype
@@ -88,7 +88,7 @@ def _to_dtype(tensor: Any, aval: Aval) -> Any:
 
     if _is_complex(aval):
         return tf.complex(tensor[..., 0], tensor[..., 1])
-    return tensor if _carrier(aval) == aval.op_dtype else tf.bitcast(tensor, aval.op_dtype)
+    return tensor if _choose_carrier(aval) == aval.op_dtype else tf.bitcast(tensor, aval.op_dtype)
 
 
 def _from_dtype(tensor: Any, aval: Aval) -> Any:
@@ -96,7 +96,11 @@ def _from_dtype(tensor: Any, aval: Aval) -> Any:
 
     if _is_complex(aval):
         return tf.stack([tf.math.real(tensor), tf.math.imag(tensor)], axis=-1)
-    return tensor if _carrier(aval) == aval.op_dtype else tf.bitcast(tensor, _carrier(aval))
+    return (
+        tensor
+        if _choose_carrier(aval) == aval.op_dtype
+        else tf.bitcast(tensor, _choose_carrier(aval))
+    )
 
 
 def _find_needed(operations: list[Any]) -> set[str]:

@@ -348,7 +348,7 @@ def list_variables(avals: Iterable[Aval]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def concrete_shapes(
+def evaluate_shapes(
     arrays: Sequence[LibraryArray], sizes: Mapping[str, int]
 ) -> list[tuple[int, ...]]:
     """Evaluates the shapes of arrays."""

@@ -305,7 +305,7 @@ def _write_functions(interface: OpenInterface) -> str:
     rows: dict[str, list[str]] = {"inputs": [], "outputs": []}
     for side, kind, array in arrays:
         number = len(rows[side])
-        values = ", ".join(map(_expression, array.shape)) or "0"
+        values = ", ".join(map(_write_size, array.shape)) or "0"
         sizes.append(f"  const int64_t {kind}_sizes_{number}[] = {{{values}}};")
         rows[side].append(
             f"{{{quote_c(array.name)}, {side}->{array.identifier}, {kind}_sizes_{number}}}"
@@ -373,8 +373,8 @@ def _check_condition(library: str, condition: Comparison) -> str:
     words = ", ".join(['%s = %" PRId64 "'] * len(variables))
     values = ", ".join(f"{quote_c(v)}, inputs->{make_identifier(v)}" for v in variables)
     return f"""\
-  if (!jaxfn_compare({_expression(condition.left)}, "{condition.operator}",
-      {_expression(condition.right)}))
+  if (!jaxfn_compare({_write_size(condition.left)}, "{condition.operator}",
+      {_write_size(condition.right)}))
     return ({library}_status)jaxfn_fail(opened, JAXFN_NO_SIZE,
         "The sizes {words} do not satisfy the constraint %s. Pass other sizes.",
         {values}, {quote_c(str(condition))});\
@@ -385,7 +385,7 @@ _ALGEBRA = CAlgebra("jaxfn_", is_checked=True)
 """Arithmetic with the functions of jaxfn.h."""
 
 
-def _expression(dimension: Dim) -> str:
+def _write_size(dimension: Dim) -> str:
     if not isinstance(dimension, DimExpr):
         return f"INT64_C({dimension})"
     values = {v: f"inputs->{make_identifier(v)}" for v in dimension.variables()}

@@ -17,7 +17,7 @@ from jax2tf_bridge.c_library._interface import (
     Weight,
     WeightsChecksum,
     check_identifiers,
-    concrete_shapes,
+    evaluate_shapes,
     format_sizes,
     has_c_type,
     list_variables,
@@ -197,7 +197,7 @@ def _read_signature(
     sizes = _choose_sizes(name, portable, entry, variables, all_sizes)
 
     def work(values: Mapping[str, int]) -> int:
-        return sum(map(math.prod, concrete_shapes([*inputs, *masks, *outputs], values)))
+        return sum(map(math.prod, evaluate_shapes([*inputs, *masks, *outputs], values)))
 
     return LibrarySignature(
         name=name,

@@ -131,8 +131,8 @@ def freeze_signatures(
     for name, graph in graphs.items():
         entry = entries.get(name)
         inputs, outputs = served.get(name) or (
-            _side(graph.inputs, entry.inputs if entry else {}),
-            _side(graph.outputs, entry.outputs if entry else {}),
+            _describe_ports(graph.inputs, entry.inputs if entry else {}),
+            _describe_ports(graph.outputs, entry.outputs if entry else {}),
         )
         _check_dtypes(name, inputs, outputs, runtime)
         # TensorFlow sorts inputs and outputs by name.
@@ -145,7 +145,7 @@ def freeze_signatures(
     return frozen
 
 
-def _side(
+def _describe_ports(
     ports: Mapping[str, GraphPort], entries: Mapping[str, ArrayEntry]
 ) -> dict[str, ServedArray]:
     """Describes inputs or outputs; the sidecar knows the names of open sizes."""
@@ -241,7 +241,7 @@ def _freeze_folder(folder: Path, runtime: str) -> dict[str, FrozenGraph]:
 def _freeze(function: Any) -> FrozenGraph:
     frozen = freeze(function)
     names = sorted(function.structured_input_signature[1])
-    inputs = {name: _port(tensor) for name, tensor in zip(names, frozen.inputs, strict=True)}
+    inputs = {name: _make_port(tensor) for name, tensor in zip(names, frozen.inputs, strict=True)}
     names = sorted(function.structured_outputs)
     graph = frozen.graph.as_graph_def()
     outputs = {}
@@ -249,11 +249,11 @@ def _freeze(function: Any) -> FrozenGraph:
         # Runtimes find outputs by their tensors, so each output gets its own.
         node = graph.node.add(name=f"output/{name}", op="Identity", input=[tensor.name])
         node.attr["T"].type = tensor.dtype.as_datatype_enum
-        outputs[name] = _port(tensor, f"{node.name}:0")
+        outputs[name] = _make_port(tensor, f"{node.name}:0")
     return FrozenGraph(graph, inputs, outputs)
 
 
-def _port(tensor: Any, name: str | None = None) -> GraphPort:
+def _make_port(tensor: Any, name: str | None = None) -> GraphPort:
     shape = tensor.shape
     sizes = None if shape.rank is None else [-1 if size is None else size for size in shape]
     return GraphPort(name or tensor.name, tensor.dtype, sizes)

@@ -312,7 +312,7 @@ def read_ports(model: bytes, name: str) -> dict[str, QuantizedPort]:
     }
 
 
-def with_integer_ports(model: ConvertedModel, data: bytes) -> ConvertedModel:
+def describe_integer_ports(model: ConvertedModel, data: bytes) -> ConvertedModel:
     """Describes the inputs and outputs of a model of integers as they are in its file."""
     signatures = {}
     for name, signature in model.signatures.items():

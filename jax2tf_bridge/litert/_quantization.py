@@ -133,7 +133,7 @@ class Quantization:
         if self.integers is not None:
             self._check_steps(signatures, steps)
         if self.is_measured:
-            samples = list(self._samples(self._keep_measured(signatures, steps)))
+            samples = list(self._iterate_samples(self._keep_measured(signatures, steps)))
             converter.representative_dataset = lambda: iter(samples)
         if self.kind == "int16x8":
             converter.target_spec.supported_ops = [
@@ -196,7 +196,7 @@ class Quantization:
         if not self.is_measured:
             return {}
         self._check_steps(signatures, steps)
-        return dict(reversed([*self._samples(self._keep_measured(signatures, steps))]))
+        return dict(reversed([*self._iterate_samples(self._keep_measured(signatures, steps))]))
 
     def list_in_integers(self, names: Iterable[str], steps: Collection[str]) -> list[str]:
         """Returns the signatures that compute with integers."""
@@ -252,7 +252,7 @@ class Quantization:
                 )
             )
 
-    def _samples(self, signatures: _Inputs) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _iterate_samples(self, signatures: _Inputs) -> Iterator[tuple[str, dict[str, Any]]]:
         by_signature = self.data if isinstance(self.data, Mapping) else None
         if by_signature is None:
             if len(signatures) > 1:
@@ -276,7 +276,7 @@ class Quantization:
         for name, inputs in signatures.items():
             samples = by_signature[name]
             count = 0
-            for count, sample in enumerate(_iterate(samples, name), 1):
+            for count, sample in enumerate(_check_samples(samples, name), 1):
                 yield name, _name_arrays(sample, inputs, f"{_DATA}[{name!r}][{count - 1}]")
             if not count:
                 raise SavingError(
@@ -291,7 +291,7 @@ def _list_samples(data: Any) -> Any:
     return list(data) if isinstance(data, Iterator) else data
 
 
-def _iterate(samples: Any, name: str) -> Iterable[Any]:
+def _check_samples(samples: Any, name: str) -> Iterable[Any]:
     if not isinstance(samples, Iterable) or isinstance(samples, Mapping):
         raise StructureError(
             f"{_DATA}[{name!r}] must be several inputs, as a list of dicts. Got: a "
@@ -316,10 +316,10 @@ def _name_arrays(sample: Any, inputs: Mapping[str, ServedArray], place: str) -> 
             f"{place} must have the inputs {', '.join(inputs)}, as a dict by these names. Got: "
             f"{got}."
         )
-    return {name: _array(arrays[name], inputs[name], f"{place}[{name!r}]") for name in inputs}
+    return {name: _check_array(arrays[name], inputs[name], f"{place}[{name!r}]") for name in inputs}
 
 
-def _array(value: Any, expected: ServedArray, place: str) -> Any:
+def _check_array(value: Any, expected: ServedArray, place: str) -> Any:
     array = np.asarray(value)
     if array.dtype.name != expected.dtype:
         raise DTypeError(f"{place}: expected {expected.dtype}, got {array.dtype.name}.")

@@ -18,7 +18,7 @@ from jax2tf_bridge.litert._checks import (
     ask_tensorflow,
     check_answers,
     check_ranges,
-    with_integer_ports,
+    describe_integer_ports,
 )
 from jax2tf_bridge.litert._convert import ConvertedModel, LiteRTSignature, convert_model
 from jax2tf_bridge.litert._quantization import Quantization, QuantizationKind
@@ -45,7 +45,7 @@ from jax2tf_bridge.storage import AnyPath, as_path, check_file_path, replace_fil
 from jax2tf_bridge.targets import Target
 
 
-def _target_of(quantization: Quantization) -> Target:
+def _make_target(quantization: Quantization) -> Target:
     as_trained = quantization.kind == "as_trained"
     return replace(Target.widest(xla=False), names_lines=True, computes_as_trained=as_trained)
 
@@ -193,12 +193,12 @@ def save_litert(
         operations = OperationCounts.of(data)
         if integers_only:
             operations.check()
-        model, answers = _without_unused_inputs(model, answers)
+        model, answers = _drop_unused_inputs(model, answers)
         names = quantization.list_in_integers(answers, model.steps)
         check_ranges(data, {name: answers.pop(name) for name in names})
         check_answers(data, answers, model.steps, is_quantized=quantize is not None)
         if integers_only:
-            model = with_integer_ports(model, data)
+            model = describe_integer_ports(model, data)
     check_interrupts()
     with replace_file_at(path, bytes_of="save_litert", overwrite=overwrite) as file:
         file.write(data)
@@ -218,7 +218,7 @@ def _save_functions(
     """Saves functions as a SavedModel without gradients."""
     with open_params(params) as weights:
         because = "LiteRT compiles no sizes and fills in no inputs"
-        target = _target_of(quantization)
+        target = _make_target(quantization)
         exported = export_signatures(signatures, weights, platforms, target, because)
         steps = [name for name, each in exported.items() if each.updates_params]
         extra: Sequence[WeightSignature] = ("get_weights", "set_weights") if steps else ()
@@ -259,7 +259,7 @@ def _ask_in_order(
     return ask_tensorflow(folder, ordered, steps)
 
 
-def _without_unused_inputs(
+def _drop_unused_inputs(
     model: ConvertedModel, answers: Mapping[str, Answers]
 ) -> tuple[ConvertedModel, dict[str, Answers]]:
     """Leaves out the inputs that only the calibrator needed, of signatures of weights."""
@@ -322,7 +322,7 @@ def _copy_model(
     source: Path, folder: Path, quantization: Quantization, *, verify: bool
 ) -> tuple[ConvertedModel, dict[str, Answers]]:
     """Makes a SavedModel with the graph of another in operations, and its variables."""
-    copy_as_operations(source, folder, _target_of(quantization))
+    copy_as_operations(source, folder, _make_target(quantization))
     contents = read_sidecar(source)
     steps = []
     if contents is not None:

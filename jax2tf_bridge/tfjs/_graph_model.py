@@ -74,7 +74,9 @@ def write_graph_models(
     weights: dict[str, dict[bytes, _Weight]] = {}
     for file, model in models.items():
         topologies[file], arrays = _make_topology(model)
-        weights[file] = _by_content(_store(name, array, quantize) for name, array in arrays.items())
+        weights[file] = _index_by_content(
+            _store(name, array, quantize) for name, array in arrays.items()
+        )
     users: dict[bytes, tuple[str, ...]] = {}
     for file, stored in weights.items():
         users.update({key: (*users.get(key, ()), file) for key in stored})
@@ -109,7 +111,7 @@ def write_graph_models(
         (folder / file).write_text(json.dumps(described, separators=(",", ":")))
 
 
-def _by_content(weights: Iterable[_Weight]) -> dict[bytes, _Weight]:
+def _index_by_content(weights: Iterable[_Weight]) -> dict[bytes, _Weight]:
     """Returns weights by digests of their contents; equal ones of a graph count as different."""
     by_content: dict[bytes, _Weight] = {}
     for weight in weights:
@@ -156,13 +158,13 @@ def _describe(tensors: Mapping[str, GraphPort]) -> dict[str, Any]:
         name: {
             "name": port.tensor,
             "dtype": _NAMES[_tfjs_dtype(port.dtype)],
-            "tensorShape": _shape(port.sizes),
+            "tensorShape": _describe_shape(port.sizes),
         }
         for name, port in tensors.items()
     }
 
 
-def _shape(sizes: Sequence[int] | None) -> dict[str, Any]:
+def _describe_shape(sizes: Sequence[int] | None) -> dict[str, Any]:
     if sizes is None:
         return {"unknownRank": True}
     return {"dim": [{"size": str(size)} for size in sizes]}
@@ -211,13 +213,13 @@ def _make_topology(model: FrozenGraph) -> tuple[dict[str, Any], Mapping[str, np.
 def _list_needed(nodes: Iterable[Any], tensors: Iterable[str]) -> list[Any]:
     """Returns the nodes that tensors depend on, in the order of the graph."""
     by_name = {node.name: node for node in nodes}
-    waiting, needed = [_node_of(tensor) for tensor in tensors], set()
+    waiting, needed = [_find_node_name(tensor) for tensor in tensors], set()
     while waiting:
         name = waiting.pop()
         if name in needed or name not in by_name:
             continue
         needed.add(name)
-        waiting += [_node_of(tensor) for tensor in _data_inputs(by_name[name])]
+        waiting += [_find_node_name(tensor) for tensor in _list_data_inputs(by_name[name])]
     return [node for name, node in by_name.items() if name in needed]
 
 
@@ -234,7 +236,7 @@ def _list_called(nodes: Iterable[Any], library: Mapping[str, Any]) -> list[Any]:
     return list(called.values())
 
 
-def _data_inputs(node: Any) -> list[str]:
+def _list_data_inputs(node: Any) -> list[str]:
     """Returns the inputs without control inputs: no operation has effects."""
     return [tensor for tensor in node.input if tensor[0] != "^"]
 
@@ -246,16 +248,16 @@ def _make_function(function: Any, constants: _Constants) -> dict[str, Any]:
     return {
         "signature": {
             "name": signature.name,
-            "inputArg": [_argument(argument) for argument in signature.input_arg],
-            "outputArg": [_argument(argument) for argument in signature.output_arg],
+            "inputArg": [_describe_argument(argument) for argument in signature.input_arg],
+            "outputArg": [_describe_argument(argument) for argument in signature.output_arg],
         },
         "nodeDef": _make_nodes(nodes, names, function.ret.values()),
         "ret": {name: _rename(tensor, names) for name, tensor in function.ret.items()},
     }
 
 
-def _argument(argument: Any) -> dict[str, str]:
-    return {"name": argument.name, "type": _dtype_name(argument.type)}
+def _describe_argument(argument: Any) -> dict[str, str]:
+    return {"name": argument.name, "type": _name_dtype(argument.type)}
 
 
 def _rename(tensor: str, names: Mapping[str, str]) -> str:
@@ -280,28 +282,28 @@ def _make_nodes(
 
 def _make_node(node: Any, names: Mapping[str, str]) -> dict[str, Any]:
     described: dict[str, Any] = {"name": names.get(node.name, node.name), "op": node.op}
-    if inputs := [_rename(tensor, names) for tensor in _data_inputs(node)]:
+    if inputs := [_rename(tensor, names) for tensor in _list_data_inputs(node)]:
         described["input"] = inputs
     if node.op == "Const":
-        dtype = _dtype_name(node.attr["dtype"].type)
-        shape = _shape_of(node.attr["value"].tensor.tensor_shape)
+        dtype = _name_dtype(node.attr["dtype"].type)
+        shape = _describe_proto(node.attr["value"].tensor.tensor_shape)
         value = {"tensor": {"dtype": dtype, "tensorShape": shape}}
         return {**described, "attr": {"dtype": {"type": dtype}, "value": value}}
     attributes = {key: _make_attribute(value) for key, value in node.attr.items() if key[0] != "_"}
     return {**described, "attr": attributes} if attributes else described
 
 
-def _dtype_name(number: int) -> str:
+def _name_dtype(number: int) -> str:
     dtype = tf.as_dtype(number)
     return _NAMES.get(_tfjs_dtype(dtype), f"DT_{dtype.name.upper()}")
 
 
-def _text(data: bytes) -> str:
+def _encode(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def _shape_of(shape: Any) -> dict[str, Any]:
-    return _shape(None if shape.unknown_rank else [dim.size for dim in shape.dim])
+def _describe_proto(shape: Any) -> dict[str, Any]:
+    return _describe_shape(None if shape.unknown_rank else [dim.size for dim in shape.dim])
 
 
 _CONVERTERS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
@@ -309,9 +311,9 @@ _CONVERTERS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
         "i": str,
         "f": float,
         "b": bool,
-        "s": _text,
-        "type": _dtype_name,
-        "shape": _shape_of,
+        "s": _encode,
+        "type": _name_dtype,
+        "shape": _describe_proto,
         "func": lambda function: {"name": function.name},
     }
 )
@@ -365,11 +367,11 @@ def _simplify(nodes: Sequence[JsonNode], results: Iterable[str]) -> list[JsonNod
       nodes: the nodes of a graph or function, in any order.
       results: the tensors that it returns; their nodes stay.
     """
-    names = {_node_of(tensor) for tensor in results}
+    names = {_find_node_name(tensor) for tensor in results}
     return _join_products(_remove_identities(nodes, names), names)
 
 
-def _node_of(tensor: str) -> str:
+def _find_node_name(tensor: str) -> str:
     return tensor.partition(":")[0]
 
 
@@ -381,7 +383,7 @@ def _remove_identities(nodes: Iterable[JsonNode], results: set[str]) -> list[Jso
     }
 
     def find_source(tensor: str) -> str:
-        while (name := _node_of(tensor)) in sources:
+        while (name := _find_node_name(tensor)) in sources:
             tensor = sources[name]
         return tensor
 
@@ -397,10 +399,10 @@ def _remove_identities(nodes: Iterable[JsonNode], results: set[str]) -> list[Jso
 def _join_products(nodes: Sequence[JsonNode], results: set[str]) -> list[JsonNode]:
     """Joins products with the bias and the activation that follow, if nothing else reads them."""
     by_name = {node["name"]: node for node in nodes}
-    users = Counter(_node_of(tensor) for node in nodes for tensor in node.get("input", ()))
+    users = Counter(_find_node_name(tensor) for node in nodes for tensor in node.get("input", ()))
 
     def join(node: JsonNode, kinds: Iterable[str], bias: Sequence[str], *operations: str) -> None:
-        product = by_name.get(_node_of(node["input"][0]))
+        product = by_name.get(_find_node_name(node["input"][0]))
         if product is None or users[product["name"]] > 1 or product["name"] in results:
             return
         if product["op"] not in kinds or not _can_join(product):
@@ -412,7 +414,7 @@ def _join_products(nodes: Sequence[JsonNode], results: set[str]) -> list[JsonNod
             "input": [*product["input"], *bias],
             "attr": {
                 **product["attr"],
-                "fused_ops": {"list": {"s": [_text(name.encode()) for name in operations]}},
+                "fused_ops": {"list": {"s": [_encode(name.encode()) for name in operations]}},
                 "num_args": {"i": "1"},
             },
         }

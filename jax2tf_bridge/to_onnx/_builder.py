@@ -20,18 +20,18 @@ from jax2tf_bridge.to_onnx import (
     _reductions,
 )
 from jax2tf_bridge.to_onnx._complex import has_complex, make_complex
-from jax2tf_bridge.to_onnx._functions import names_of
+from jax2tf_bridge.to_onnx._functions import list_names
 from jax2tf_bridge.to_onnx._graph import DTYPES, OnnxDType, OnnxGraph
 
 
-def _by_name(*modules: ModuleType) -> Mapping[str, Callable[..., Any]]:
+def _index_functions(*modules: ModuleType) -> Mapping[str, Callable[..., Any]]:
     return MappingProxyType(
         {
             name: call
             for module in modules
             for value in vars(module).values()
             for call in (value if isinstance(value, tuple) else (value,))
-            for name in names_of(call)
+            for name in list_names(call)
         }
     )
 
@@ -40,9 +40,9 @@ _MODULES = (
     *(_arithmetic, _bits, _contractions, _control_flow, _fake_quantization),
     *(_movement, _reductions),
 )
-_FUNCTIONS = MappingProxyType({**_by_name(*_MODULES), "complex": make_complex})
+_FUNCTIONS = MappingProxyType({**_index_functions(*_MODULES), "complex": make_complex})
 """The functions by the names that they have in TensorFlow."""
-_COMPLEX_FUNCTIONS = _by_name(_complex)
+_COMPLEX_FUNCTIONS = _index_functions(_complex)
 """Those for complex arguments."""
 _FOR_BOTH = frozenset(
     {"shape", "constant", "convert_to_tensor", "is_tensor", "get_static_value", "as_dtype"}

@@ -102,7 +102,9 @@ def _to_channels_last(graph: OnnxGraph, x: Tensor) -> Tensor:
     return transpose(graph, x, [0, *range(2, rank), 1])
 
 
-def _result_size(size: int | None, window: int | None, stride: int, dilation: int, pad: int) -> Any:
+def _compute_size(
+    size: int | None, window: int | None, stride: int, dilation: int, pad: int
+) -> Any:
     if size is None or window is None:
         return None
     return (size + pad - (window - 1) * dilation - 1) // stride + 1
@@ -138,7 +140,7 @@ def _convolution(
     first = _to_channels_first(graph, image)
     weights = transpose(graph, kernel, [n + 1, n, *range(n)])
     spatial = [
-        _result_size(size, window, stride, dilation, before + after)
+        _compute_size(size, window, stride, dilation, before + after)
         for size, window, stride, dilation, before, after in zip(
             first.shape[2:], weights.shape[2:], strides, dilations, low, high, strict=True
         )
@@ -189,7 +191,7 @@ def _pool(
         options: dict[str, Any] = {"auto_pad": "SAME_UPPER"}
     else:
         sizes = [
-            _result_size(n, w, s, 1, 0) for n, w, s in zip(x.shape[1:3], window, step, strict=True)
+            _compute_size(n, w, s, 1, 0) for n, w, s in zip(x.shape[1:3], window, step, strict=True)
         ]
         options = {}
     shape = Shape((x.shape[0], x.shape[3], *sizes))

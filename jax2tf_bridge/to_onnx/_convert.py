@@ -250,7 +250,7 @@ def _rename_values(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
             _rename_values(inner, names)
 
 
-def _onnx_dtype(dtype: OnnxDType) -> int:
+def _number_dtype(dtype: OnnxDType) -> int:
     from onnx import helper
 
     return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype.as_numpy_dtype)))
@@ -265,7 +265,7 @@ def _make_info(name: str, aval: Aval) -> onnx.ValueInfoProto:
     if dtype.is_complex:
         dtype = dtype.real_dtype
         sizes.append(2)
-    return helper.make_tensor_value_info(name, _onnx_dtype(dtype), sizes)
+    return helper.make_tensor_value_info(name, _number_dtype(dtype), sizes)
 
 
 def _make_constant(
@@ -279,7 +279,7 @@ def _make_constant(
         tensor = onnx.TensorProto(
             name=name,
             dims=value.shape,
-            data_type=_onnx_dtype(DTYPES[value.dtype.name]),
+            data_type=_number_dtype(DTYPES[value.dtype.name]),
             data_location=onnx.TensorProto.EXTERNAL,
         )
         place = {"location": external.name, "offset": offset, "length": length}
@@ -301,7 +301,7 @@ def _make_node(node: OnnxNode) -> onnx.NodeProto:
 def _make_attribute(value: Any) -> Any:
     if isinstance(value, Subgraph):
         return _make_subgraph(value)
-    return _onnx_dtype(value) if isinstance(value, OnnxDType) else value
+    return _number_dtype(value) if isinstance(value, OnnxDType) else value
 
 
 def _make_subgraph(subgraph: Subgraph) -> onnx.GraphProto:
@@ -309,7 +309,7 @@ def _make_subgraph(subgraph: Subgraph) -> onnx.GraphProto:
 
     def describe(tensor: Tensor) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(
-            tensor.name, _onnx_dtype(tensor.dtype), list(tensor.shape)
+            tensor.name, _number_dtype(tensor.dtype), list(tensor.shape)
         )
 
     return helper.make_graph(

@@ -32,7 +32,7 @@ def function(*names: str) -> Callable[[_Function], _Function]:
     return mark
 
 
-def names_of(value: object) -> tuple[str, ...]:
+def list_names(value: object) -> tuple[str, ...]:
     """Returns the names of a function; none if it is not marked."""
     names: tuple[str, ...] = getattr(value, _NAMES, ())
     return names
@@ -192,7 +192,7 @@ def as_sizes(graph: OnnxGraph, sizes: Any) -> Tensor:
     return cast(graph, vector, DTYPES["int64"])
 
 
-def known_sizes(sizes: Any) -> Shape | None:
+def read_sizes(sizes: Any) -> Shape | None:
     """Returns sizes as far as they are known; None if not even their number is."""
     if isinstance(sizes, Tensor):
         if sizes.value is not None:
@@ -206,6 +206,6 @@ def known_sizes(sizes: Any) -> Shape | None:
     )
 
 
-def indices(graph: OnnxGraph, *numbers: int) -> Tensor:
+def make_indices(graph: OnnxGraph, *numbers: int) -> Tensor:
     """Makes a constant vector of int64."""
     return graph.constant(np.array(numbers, np.int64))

@@ -164,8 +164,8 @@ class _Outlining:
     ) -> list[OnnxNode]:
         """Replaces the nodes of a call by one node; where that is impossible, forgets the call."""
         nodes = self._without_shared_sizes(nodes, results, depth, call)
-        segment = _of_call(nodes, depth, call)
-        used = _used_outside(nodes, results, segment)
+        segment = _find_segment(nodes, depth, call)
+        used = _find_used_outside(nodes, results, segment)
         outputs = tuple(value for node in segment for value in node.outputs if value in used)
         places = _place_call(nodes, segment)
         if len(segment) < _MIN_NODES or places is None:
@@ -201,8 +201,8 @@ class _Outlining:
         self, nodes: Sequence[OnnxNode], results: Collection[str], depth: int, call: InlinedCall
     ) -> list[OnnxNode]:
         """Takes sizes that later nodes use as well out of a call, so that all calls are alike."""
-        segment = _of_call(nodes, depth, call)
-        used = _used_outside(nodes, results, segment)
+        segment = _find_segment(nodes, depth, call)
+        used = _find_used_outside(nodes, results, segment)
         makers = {value: node for node in segment for value in node.outputs}
         shared: set[OnnxNode] = set()
         for value in makers.keys() & used & self._sizes:
@@ -221,11 +221,11 @@ class _Outlining:
         ]
 
 
-def _of_call(nodes: Sequence[OnnxNode], depth: int, call: InlinedCall) -> dict[OnnxNode, None]:
+def _find_segment(nodes: Sequence[OnnxNode], depth: int, call: InlinedCall) -> dict[OnnxNode, None]:
     return dict.fromkeys(n for n in nodes if len(n.calls) > depth and n.calls[depth] is call)
 
 
-def _used_outside(
+def _find_used_outside(
     nodes: Sequence[OnnxNode], results: Collection[str], segment: Collection[OnnxNode]
 ) -> set[str]:
     return {*results}.union(*(node.values for node in nodes if node not in segment))

@@ -17,8 +17,8 @@ from jax2tf_bridge.to_onnx._functions import (
     compute,
     find_kernel,
     function,
-    indices,
-    known_sizes,
+    make_indices,
+    read_sizes,
     to_tensor,
     to_tensors,
 )
@@ -87,7 +87,7 @@ def _can_copy(graph: OnnxGraph, x: Tensor) -> bool:
     return x.name in graph.own_constants or x.value.size <= _MAX_COPIED
 
 
-def _value(x: Tensor) -> np.ndarray[Any, Any]:
+def _read_value(x: Tensor) -> np.ndarray[Any, Any]:
     assert x.value is not None, "it is a constant"
     return x.value
 
@@ -111,10 +111,10 @@ def _move(
 def reshape(graph: OnnxGraph, x: Any, shape: Any) -> Tensor:
     """Reshapes a tensor; one size may be -1."""
     x = to_tensor(graph, x)
-    sizes = known_sizes(shape)
+    sizes = read_sizes(shape)
     assert sizes is not None, "the rank of a shape is known"
     if _can_copy(graph, x) and None not in sizes:
-        return graph.constant(_value(x).reshape(sizes))
+        return graph.constant(_read_value(x).reshape(sizes))
     result = [None if size == -1 else size for size in sizes]
     if result.count(None) == 1 and -1 in sizes and x.shape.is_fully_defined():
         total = math.prod(x.shape)
@@ -131,8 +131,8 @@ def expand_dims(graph: OnnxGraph, x: Any, axis: int) -> Tensor:
     place = axis if axis >= 0 else x.shape.rank + 1 + axis
     sizes = [*x.shape[:place], 1, *x.shape[place:]]
     if _can_copy(graph, x):
-        return graph.constant(np.expand_dims(_value(x), place))
-    return _move(graph, "Unsqueeze", x, [indices(graph, place)], sizes)
+        return graph.constant(np.expand_dims(_read_value(x), place))
+    return _move(graph, "Unsqueeze", x, [make_indices(graph, place)], sizes)
 
 
 @function("squeeze")
@@ -146,8 +146,8 @@ def squeeze(graph: OnnxGraph, x: Tensor, axis: Any = None) -> Tensor:
         return x
     sizes = [size for i, size in enumerate(x.shape) if i not in axes]
     if _can_copy(graph, x):
-        return graph.constant(np.squeeze(_value(x), tuple(axes)))
-    return _move(graph, "Squeeze", x, [indices(graph, *axes)], sizes)
+        return graph.constant(np.squeeze(_read_value(x), tuple(axes)))
+    return _move(graph, "Squeeze", x, [make_indices(graph, *axes)], sizes)
 
 
 @function("transpose")
@@ -160,7 +160,7 @@ def transpose(graph: OnnxGraph, x: Tensor, perm: Sequence[int]) -> Tensor:
     if order == tuple(range(len(order))):
         return x
     if _can_copy(graph, x):
-        return graph.constant(np.ascontiguousarray(_value(x).transpose(order)))
+        return graph.constant(np.ascontiguousarray(_read_value(x).transpose(order)))
     sizes = [x.shape[axis] for axis in order]
     result = graph.add("Transpose", [x], x.dtype, sizes, perm=list(order))
     result.order = x, order
@@ -178,7 +178,7 @@ def matrix_transpose(graph: OnnxGraph, x: Tensor) -> Tensor:
 def broadcast_to(graph: OnnxGraph, value: Any, shape: Any) -> Tensor:
     """Repeats elements along axes of size 1 and new leading axes."""
     x = to_tensor(graph, value)
-    sizes = known_sizes(shape)
+    sizes = read_sizes(shape)
     assert sizes is not None, "the rank of a shape is known"
     if sizes == x.shape and sizes.is_fully_defined():
         return x
@@ -191,7 +191,7 @@ def broadcast_to(graph: OnnxGraph, value: Any, shape: Any) -> Tensor:
 
 @function("tile")
 def _tile(graph: OnnxGraph, x: Tensor, multiples: Any) -> Tensor:
-    counts = known_sizes(multiples)
+    counts = read_sizes(multiples)
     assert counts is not None, "the rank of a shape is known"
     sizes = [
         None if size is None or count is None else size * count
@@ -208,7 +208,7 @@ def concat(graph: OnnxGraph, values: Sequence[Any], axis: int) -> Tensor:
     if len(tensors) == 1:
         return tensors[0]
     if all(_can_copy(graph, x) for x in tensors):
-        return graph.constant(np.concatenate([_value(x) for x in tensors], axis))
+        return graph.constant(np.concatenate([_read_value(x) for x in tensors], axis))
     sizes = list(tensors[0].shape)
     for i in range(len(sizes)):
         column = [x.shape[i] for x in tensors]
@@ -333,7 +333,7 @@ def _slice_axes(graph: OnnxGraph, x: Tensor, cuts: Sequence[_Cut]) -> Tensor:
         return graph.constant(x.value[tuple(slices)])
     axes, begins, ends, steps = zip(*cuts, strict=True)
     operands = [_vector(graph, begins), _vector(graph, ends)]
-    operands += [indices(graph, *axes), indices(graph, *steps)]
+    operands += [make_indices(graph, *axes), make_indices(graph, *steps)]
     return _move(graph, "Slice", x, operands, sizes)
 
 
@@ -349,14 +349,14 @@ def _vector(graph: OnnxGraph, numbers: Sequence[Any]) -> Tensor:
 @function("strided_slice")
 def _strided_slice(graph: OnnxGraph, x: Tensor, begin: Any, end: Any, strides: Any) -> Tensor:
     rank = x.shape.rank
-    begins, ends, steps = (_list(graph, v) for v in (begin, end, strides))
+    begins, ends, steps = (_split_vector(graph, v) for v in (begin, end, strides))
     if any(isinstance(step, Tensor) for step in steps):
         vectors = [_vector(graph, v) for v in (begins, ends, range(rank), steps)]
         return graph.add("Slice", [x, *vectors], x.dtype, [None] * rank)
     return _slice_axes(graph, x, [*map(_Cut, range(rank), begins, ends, steps)])
 
 
-def _list(graph: OnnxGraph, vector: Any) -> list[Any]:
+def _split_vector(graph: OnnxGraph, vector: Any) -> list[Any]:
     """Splits a vector into numbers and scalars."""
     if not isinstance(vector, Tensor):
         return list(vector)
@@ -369,7 +369,7 @@ def _list(graph: OnnxGraph, vector: Any) -> list[Any]:
 def _slice(graph: OnnxGraph, x: Tensor, begin: Any, size: Any) -> Tensor:
     cuts: list[_Cut] = []
     sizes: list[int | None] = []
-    numbers = zip(_list(graph, begin), _list(graph, size), x.shape, strict=True)
+    numbers = zip(_split_vector(graph, begin), _split_vector(graph, size), x.shape, strict=True)
     for axis, (first, length, own) in enumerate(numbers):
         if isinstance(length, int) and length == -1:  # the rest
             cuts.append(_Cut(axis, first, _MAX_INT64))
@@ -537,7 +537,7 @@ def _combine_segments(
 @function("pad")
 def _pad(graph: OnnxGraph, x: Tensor, paddings: Any, constant_values: Any = 0) -> Tensor:
     filler = to_tensor(graph, constant_values, x.dtype)
-    pairs = _pairs(graph, paddings)
+    pairs = _split_pairs(graph, paddings)
     sizes = [
         size + low + high
         if isinstance(low, int) and isinstance(high, int) and size is not None
@@ -555,13 +555,13 @@ def _pad_v2(graph: OnnxGraph, *, input: Tensor, paddings: Any, constant_values: 
     return _pad(graph, input, paddings, constant_values)
 
 
-def _pairs(graph: OnnxGraph, paddings: Any) -> list[tuple[Any, Any]]:
+def _split_pairs(graph: OnnxGraph, paddings: Any) -> list[tuple[Any, Any]]:
     if isinstance(paddings, Tensor):
         if paddings.value is not None:
             return [(int(low), int(high)) for low, high in paddings.value]
         rows = range(paddings.shape[0] or 0)
         return [(getitem(graph, paddings, (i, 0)), getitem(graph, paddings, (i, 1))) for i in rows]
-    return [tuple(_list(graph, pair)) for pair in paddings]
+    return [tuple(_split_vector(graph, pair)) for pair in paddings]
 
 
 FUNCTIONS = (

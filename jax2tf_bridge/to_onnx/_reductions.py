@@ -12,7 +12,7 @@ from jax2tf_bridge.to_onnx._functions import (
     elementwise,
     find_kernel,
     function,
-    indices,
+    make_indices,
     to_tensor,
 )
 from jax2tf_bridge.to_onnx._graph import DTYPES, OnnxDType, OnnxGraph, Tensor
@@ -22,7 +22,7 @@ _UINT64, _BOOL = DTYPES["uint64"], DTYPES["bool"]
 _HIGHEST_BIT = np.array(1 << 63, np.uint64)
 
 
-def _reduced_shape(x: Tensor, axis: Any, *, keeps_axes: bool) -> tuple[list[int], list[int | None]]:
+def _reduce_shape(x: Tensor, axis: Any, *, keeps_axes: bool) -> tuple[list[int], list[int | None]]:
     rank = x.shape.rank
     numbers = range(rank) if axis is None else [axis] if np.ndim(axis) == 0 else axis
     axes = sorted(int(number) % rank for number in numbers)
@@ -41,11 +41,11 @@ def _reduce(
     keeps_bits: bool = False,
 ) -> Tensor:
     x = to_tensor(graph, value)
-    axes, shape = _reduced_shape(x, axis, keeps_axes=keepdims)
+    axes, shape = _reduce_shape(x, axis, keeps_axes=keepdims)
     if not axes:
         return x
     within = find_kernel(operation, x.dtype, keeps_bits=keeps_bits)
-    operands = [cast(graph, x, within), indices(graph, *axes)]
+    operands = [cast(graph, x, within), make_indices(graph, *axes)]
     result = graph.add(operation, operands, within, shape, keepdims=int(keepdims))
     return cast(graph, result, x.dtype)
 
@@ -87,7 +87,7 @@ def multiply_halves(
     graph: OnnxGraph, x: Tensor, axis: Any = None, keepdims: bool = False
 ) -> Tensor:
     """Multiplies the elements along axes, by products of halves."""
-    axes, _ = _reduced_shape(x, axis, keeps_axes=keepdims)
+    axes, _ = _reduce_shape(x, axis, keeps_axes=keepdims)
     for place in axes:
         if not x.shape[place]:
             x = _multiply_open_axis(graph, x, place)
@@ -131,10 +131,10 @@ def _multiply_open_axis(graph: OnnxGraph, x: Tensor, axis: int) -> Tensor:
 def _reduce_flags(
     graph: OnnxGraph, x: Tensor, axis: Any = None, keepdims: bool = False, *, operation: str
 ) -> Tensor:
-    axes, shape = _reduced_shape(x, axis, keeps_axes=keepdims)
+    axes, shape = _reduce_shape(x, axis, keeps_axes=keepdims)
     if not axes:
         return x
-    operands = [cast(graph, x, _INT32), indices(graph, *axes)]
+    operands = [cast(graph, x, _INT32), make_indices(graph, *axes)]
     result = graph.add(operation, operands, _INT32, shape, keepdims=int(keepdims))
     # The maximum of no elements is the least integer, and their minimum the greatest one.
     return graph.add("Greater", [result, graph.constant(np.array(0, np.int32))], _BOOL, shape)
@@ -172,7 +172,7 @@ def _find_extreme(
     *,
     operation: str,
 ) -> Tensor:
-    (place,), shape = _reduced_shape(x, axis, keeps_axes=False)
+    (place,), shape = _reduce_shape(x, axis, keeps_axes=False)
     x = _to_order(graph, x) if x.dtype is _UINT64 else x
     operand = cast(graph, x, find_kernel(operation, x.dtype))
     result = graph.add(operation, [operand], _INT64, shape, axis=place, keepdims=0)
