@@ -88,7 +88,7 @@ def _to_dtype(tensor: Any, aval: Aval) -> Any:
 
     if _is_complex(aval):
         return tf.complex(tensor[..., 0], tensor[..., 1])
-    return tensor if _choose_carrier(aval) == aval.op_dtype else tf.bitcast(tensor, aval.op_dtype)
+    return tensor if tensor.dtype.name == aval.op_dtype else tf.bitcast(tensor, aval.op_dtype)
 
 
 def _from_dtype(tensor: Any, aval: Aval) -> Any:
@@ -96,11 +96,8 @@ def _from_dtype(tensor: Any, aval: Aval) -> Any:
 
     if _is_complex(aval):
         return tf.stack([tf.math.real(tensor), tf.math.imag(tensor)], axis=-1)
-    return (
-        tensor
-        if _choose_carrier(aval) == aval.op_dtype
-        else tf.bitcast(tensor, _choose_carrier(aval))
-    )
+    carrier = _choose_carrier(aval)
+    return tensor if carrier == aval.op_dtype else tf.bitcast(tensor, carrier)
 
 
 def _find_needed(operations: list[Any]) -> set[str]:

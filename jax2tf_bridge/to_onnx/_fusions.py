@@ -102,7 +102,7 @@ class _Fusing:
             yield left, right
             yield right, left
 
-    def find_term_beside(self, name: str | None, operation: str, expected: float) -> str | None:
+    def strip(self, name: str | None, operation: str, expected: float) -> str | None:
         """Returns y if a value is y times a number, or y plus a number."""
         for number, other in self.iterate_pairs(name, operation):
             if self.is_number(number, expected):
@@ -145,10 +145,8 @@ class _Fusing:
         reduce = self.find_maker(total, "ReduceSum")
         if reduce is None or not self.find_tensor(total).dtype.is_floating:
             return None
-        sizes, axes = (
-            self.find_tensor(reduce.inputs[0]).shape,
-            self.find_tensor(reduce.inputs[1]).value,
-        )
+        operand, axis = map(self.find_tensor, reduce.inputs)
+        sizes, axes = operand.shape, axis.value
         if axes is None or any(sizes[axis] is None for axis in axes.tolist()):
             return None
         if self.find_number(count) != math.prod(sizes[axis] for axis in axes.tolist()):
@@ -168,7 +166,7 @@ class _Fusing:
         if not self._is_activation(multiply):
             return None
         for x, factor in self.iterate_pairs(multiply.outputs[0], "Mul"):
-            exponential = self.find_term_beside(self._find_inverse(factor), "Add", 1)
+            exponential = self.strip(self._find_inverse(factor), "Add", 1)
             negative = self.find_operand(exponential, "Exp")
             if self.find_operand(negative, "Neg") == x:
                 sigmoid = self.add(multiply, "Sigmoid", x)
@@ -187,12 +185,10 @@ class _Fusing:
         if not self._is_activation(multiply):
             return None
         for x, factor in self.iterate_pairs(multiply.outputs[0], "Mul"):
-            tanh = self.find_term_beside(self.find_term_beside(factor, "Mul", 0.5), "Add", 1)
-            inner = self.find_term_beside(
-                self.find_operand(tanh, "Tanh"), "Mul", math.sqrt(2 / math.pi)
-            )
+            tanh = self.strip(self.strip(factor, "Mul", 0.5), "Add", 1)
+            inner = self.strip(self.find_operand(tanh, "Tanh"), "Mul", math.sqrt(2 / math.pi))
             for left, cubic in self.iterate_pairs(inner, "Add"):
-                if left == x and self._is_cube(self.find_term_beside(cubic, "Mul", 0.044715), x):
+                if left == x and self._is_cube(self.strip(cubic, "Mul", 0.044715), x):
                     return self._make_gelu(multiply, x)
         return None
 
