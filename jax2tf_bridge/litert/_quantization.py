@@ -90,7 +90,7 @@ class Quantization:
                     ", which measures ranges. Leave it out, or add that.",
                 )
             )
-        quantization = Quantization(kind, _list_samples(data), integers_only)
+        quantization = Quantization(kind, _make_repeatable(data), integers_only)
         if integers_only and quantization.integers is None:
             raise SavingError(
                 Message(
@@ -104,12 +104,7 @@ class Quantization:
             )
         return quantization
 
-    def apply(
-        self,
-        converter: Any,
-        signatures: _Inputs,
-        steps: Collection[str],
-    ) -> None:
+    def apply(self, converter: Any, signatures: _Inputs, steps: Collection[str]) -> None:
         """Sets the options of a converter.
 
         Args:
@@ -133,7 +128,7 @@ class Quantization:
         if self.integers is not None:
             self._check_steps(signatures, steps)
         if self.is_measured:
-            samples = list(self._iterate_samples(self._keep_measured(signatures, steps)))
+            samples = self._list_samples(signatures, steps)
             converter.representative_dataset = lambda: iter(samples)
         if self.kind == "int16x8":
             converter.target_spec.supported_ops = [
@@ -196,17 +191,18 @@ class Quantization:
         if not self.is_measured:
             return {}
         self._check_steps(signatures, steps)
-        return dict(reversed([*self._iterate_samples(self._keep_measured(signatures, steps))]))
+        return dict(reversed(self._list_samples(signatures, steps)))
 
     def list_in_integers(self, names: Iterable[str], steps: Collection[str]) -> list[str]:
         """Returns the signatures that compute with integers."""
         in_floats = {*steps, *WEIGHT_SIGNATURES}
         return [name for name in names if self.integers and name not in in_floats]
 
-    def _keep_measured(
+    def _list_samples(
         self, signatures: _Inputs, steps: Collection[str]
-    ) -> dict[str, Mapping[str, ServedArray]]:
-        return {name: signatures[name] for name in self.list_in_integers(signatures, steps)}
+    ) -> list[tuple[str, dict[str, Any]]]:
+        measured = self.list_in_integers(signatures, steps)
+        return [*self._iterate_samples({name: signatures[name] for name in measured})]
 
     def _check_steps(self, signatures: _Inputs, steps: Collection[str]) -> None:
         """Raises if the data is for a signature that stays in float32, or none can be quantized."""
@@ -284,10 +280,10 @@ class Quantization:
                 )
 
 
-def _list_samples(data: Any) -> Any:
+def _make_repeatable(data: Any) -> Any:
     """Returns representative data that can be iterated more than once."""
     if isinstance(data, Mapping):
-        return {name: _list_samples(samples) for name, samples in data.items()}
+        return {name: _make_repeatable(samples) for name, samples in data.items()}
     return list(data) if isinstance(data, Iterator) else data
 
 

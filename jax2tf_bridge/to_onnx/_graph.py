@@ -200,6 +200,14 @@ class OnnxNode:
         return dataclasses.replace(self, attributes=attributes)
 
 
+def _operator(name: str) -> Callable[[Tensor, Any], Tensor]:
+    return lambda x, y: x.graph.make(name, x, y)
+
+
+def _reflected_operator(name: str) -> Callable[[Tensor, Any], Tensor]:
+    return lambda x, y: x.graph.make(name, y, x)
+
+
 class Tensor:
     """A value of the graph. It has the attributes and operators of TensorFlow's tensors.
 
@@ -242,80 +250,42 @@ class Tensor:
         """Returns a key for the tensor."""
         return self.name
 
-    def _call(self, name: str, *args: Any) -> Tensor:
-        return self.graph.make(name, *args)
-
-    def __add__(self, other: Any) -> Tensor:
-        return self._call("add", self, other)
-
-    def __radd__(self, other: Any) -> Tensor:
-        return self._call("add", other, self)
-
-    def __sub__(self, other: Any) -> Tensor:
-        return self._call("subtract", self, other)
-
-    def __rsub__(self, other: Any) -> Tensor:
-        return self._call("subtract", other, self)
-
-    def __mul__(self, other: Any) -> Tensor:
-        return self._call("multiply", self, other)
-
-    def __rmul__(self, other: Any) -> Tensor:
-        return self._call("multiply", other, self)
-
-    def __truediv__(self, other: Any) -> Tensor:
-        return self._call("divide", self, other)
-
-    def __rtruediv__(self, other: Any) -> Tensor:
-        return self._call("divide", other, self)
-
-    def __floordiv__(self, other: Any) -> Tensor:
-        return self._call("math.floordiv", self, other)
-
-    def __mod__(self, other: Any) -> Tensor:
-        return self._call("math.floormod", self, other)
-
-    def __matmul__(self, other: Any) -> Tensor:
-        return self._call("linalg.matmul", self, other)
+    __add__ = _operator("add")
+    __radd__ = _reflected_operator("add")
+    __sub__ = _operator("subtract")
+    __rsub__ = _reflected_operator("subtract")
+    __mul__ = _operator("multiply")
+    __rmul__ = _reflected_operator("multiply")
+    __truediv__ = _operator("divide")
+    __rtruediv__ = _reflected_operator("divide")
+    __floordiv__ = _operator("math.floordiv")
+    __mod__ = _operator("math.floormod")
+    __matmul__ = _operator("linalg.matmul")
+    __and__ = _operator("logical_and")
+    __or__ = _operator("logical_or")
+    __lt__ = _operator("less")
+    __le__ = _operator("less_equal")
+    __gt__ = _operator("greater")
+    __ge__ = _operator("greater_equal")
+    __getitem__ = _operator("getitem")
 
     def __neg__(self) -> Tensor:
-        return self._call("negative", self)
-
-    def __and__(self, other: Any) -> Tensor:
-        return self._call("logical_and", self, other)
-
-    def __or__(self, other: Any) -> Tensor:
-        return self._call("logical_or", self, other)
+        return self.graph.make("negative", self)
 
     def __invert__(self) -> Tensor:
-        return self._call("logical_not", self)
-
-    def __lt__(self, other: Any) -> Tensor:
-        return self._call("less", self, other)
-
-    def __le__(self, other: Any) -> Tensor:
-        return self._call("less_equal", self, other)
-
-    def __gt__(self, other: Any) -> Tensor:
-        return self._call("greater", self, other)
-
-    def __ge__(self, other: Any) -> Tensor:
-        return self._call("greater_equal", self, other)
+        return self.graph.make("logical_not", self)
 
     def __eq__(self, other: object) -> Any:
         if other is None:  # slice(x) == slice(None)
             return False
-        return self._call("equal", self, other)
+        return self.graph.make("equal", self, other)
 
     def __ne__(self, other: object) -> Any:
         if other is None:
             return True
-        return self._call("not_equal", self, other)
+        return self.graph.make("not_equal", self, other)
 
     __hash__ = object.__hash__
-
-    def __getitem__(self, key: Any) -> Tensor:
-        return self._call("getitem", self, key)
 
     def __bool__(self) -> bool:
         raise TypeError("the elements of a tensor are not known while its graph is built")
