@@ -302,9 +302,9 @@ def check_library_name(name: str) -> None:
       SavingError: a header, a target or another library has the name.
     """
     if name.lower() in _SYSTEM_HEADERS:  # some file systems ignore case
-        owner = f"The system has a header {name.lower()}.h, as the library would."
+        owner = f"The header {name.lower()}.h of the library would hide the system's."
     elif name in _BUILD_NAMES:
-        owner = f"A build has something else that is called {name}."
+        owner = f"A build already has a target or a library named {name}."
     else:
         return
     raise SavingError(Message(f"{owner} Pass ", Argument("name", f"{name}_model"), "."))

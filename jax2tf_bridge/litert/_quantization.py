@@ -76,9 +76,9 @@ class Quantization:
             raise SavingError(
                 Message(
                     Argument("quantize", kind),
-                    " measures ranges with inputs as they come: give some as ",
+                    " measures ranges with typical inputs. Pass about a hundred of them as ",
                     Argument(_DATA),
-                    ", a hundred or so.",
+                    ".",
                 )
             )
         if kind not in _MEASURING and data is not None:
@@ -86,8 +86,8 @@ class Quantization:
                 Message(
                     Argument(_DATA),
                     " is for ",
-                    Argument("quantize", "int8"),
-                    ", which measures ranges. Leave it out, or add that.",
+                    *(Argument("quantize", "int8"), " and ", Argument("quantize", "int16x8")),
+                    ", which measure ranges. Leave it out, or add one of these.",
                 )
             )
         quantization = Quantization(kind, _make_repeatable(data), integers_only)

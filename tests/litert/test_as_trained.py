@@ -115,7 +115,7 @@ def test_what_is_refused(params: dict[str, Any], tmp_path: Path) -> None:
             "representative_data."
         )
     text = refused(rounded_logits, params["rounded"], representative_data=[IMAGES])
-    assert text.startswith("representative_data is for quantize='int8', which measures ranges.")
+    assert text.startswith("representative_data is for quantize='int8' and quantize='int16x8',")
     text = refused(rounded_logits, params["rounded"], integers_only=True)
     assert "in floats:\n  - MUL of float32 at digits_nets.py:" in text
 

@@ -224,12 +224,12 @@ def test_options_that_contradict(tmp_path: Path) -> None:
         "left out. Got: 'int4'."
     )
     assert _refused(SavingError, tmp_path, quantize="int8") == (
-        "quantize='int8' measures ranges with inputs as they come: give some as "
-        "representative_data, a hundred or so."
+        "quantize='int8' measures ranges with typical inputs. Pass about a hundred of them as "
+        "representative_data."
     )
     assert _refused(SavingError, tmp_path, representative_data=[X]) == (
-        "representative_data is for quantize='int8', which measures ranges. Leave it out, or add "
-        "that."
+        "representative_data is for quantize='int8' and quantize='int16x8', which measure ranges. "
+        "Leave it out, or add one of these."
     )
     assert _refused(SavingError, tmp_path, signatures=tmp_path) == (
         "params are those of functions; a SavedModel has its own."
