@@ -153,29 +153,33 @@ def _fill_like(graph: OnnxGraph, x: Tensor, number: int) -> Tensor:
 
 
 @function("where")
-def _where(graph: OnnxGraph, flag: Any, x: Any = None, y: Any = None) -> Tensor:
-    flag = to_tensor(graph, flag)
+def _where(graph: OnnxGraph, condition: Any, x: Any = None, y: Any = None) -> Tensor:
+    flag = to_tensor(graph, condition)
     if x is None and y is None:
         return _find_true(graph, flag)
-    x, y = to_tensors(graph, x, y)
-    if x.dtype is _BOOL:
-        return (flag & x) | (~flag & y)
-    return choose(graph, flag, x, y)
+    on_true, on_false = to_tensors(graph, x, y)
+    if on_true.dtype is _BOOL:
+        return (flag & on_true) | (~flag & on_false)
+    return choose(graph, flag, on_true, on_false)
 
 
 def choose(graph: OnnxGraph, flag: Tensor, x: Any, y: Any) -> Tensor:
     """Returns x where the flag is set, else y."""
-    x, y = to_tensors(graph, x, y)
+    on_true, on_false = to_tensors(graph, x, y)
+    dtype = on_true.dtype
     if _is_known_scalar(flag):
-        result, other = (x, y) if flag.value else (y, x)
+        result, other = (on_true, on_false) if flag.value else (on_false, on_true)
         if _is_known_scalar(other):
             return result
-    shape = broadcast_shapes(flag.shape, x.shape, y.shape)
-    within = find_kernel("Where", x.dtype, keeps_bits=True)
-    operands = [flag, cast(graph, x, within), cast(graph, y, within)]
-    result = cast(graph, graph.add("Where", operands, within, shape), x.dtype)
+    shape = broadcast_shapes(flag.shape, on_true.shape, on_false.shape)
+    within = find_kernel("Where", dtype, keeps_bits=True)
+    operands = [flag, cast(graph, on_true, within), cast(graph, on_false, within)]
+    result = cast(graph, graph.add("Where", operands, within, shape), dtype)
     return widen_sizes(
-        graph, result, [x, y], lambda *wide: graph.add("Where", [flag, *wide], _INT64, shape)
+        graph,
+        result,
+        [on_true, on_false],
+        lambda *wide: graph.add("Where", [flag, *wide], _INT64, shape),
     )
 
 
