@@ -10,7 +10,14 @@ import numpy as np
 
 from jax2tf_bridge.to_onnx._control_flow import split_complex
 from jax2tf_bridge.to_onnx._functions import function, to_tensor
-from jax2tf_bridge.to_onnx._graph import DTYPES, ComplexTensor, OnnxDType, OnnxGraph, Tensor
+from jax2tf_bridge.to_onnx._graph import (
+    DTYPES,
+    ComplexTensor,
+    OnnxDType,
+    OnnxGraph,
+    Tensor,
+    broadcast_shapes,
+)
 from jax2tf_bridge.to_onnx._reductions import multiply_halves
 
 
@@ -95,8 +102,17 @@ def _where(graph: OnnxGraph, flag: Any, x: Any, y: Any) -> ComplexTensor:
 
 @function("complex")
 def make_complex(graph: OnnxGraph, real: Tensor, imag: Tensor) -> ComplexTensor:
-    """Makes complex numbers."""
-    return ComplexTensor(to_tensor(graph, real), to_tensor(graph, imag))
+    """Makes complex numbers; a part with fewer elements is broadcast."""
+    parts = to_tensor(graph, real), to_tensor(graph, imag)
+    shape = broadcast_shapes(*(x.shape for x in parts))
+
+    def broadcast(x: Tensor, other: Tensor) -> Tensor:
+        if x.shape == shape:
+            return x
+        sizes = graph.make("shape", other, DTYPES["int64"])
+        return graph.add("Expand", [x, sizes], x.dtype, shape)
+
+    return ComplexTensor(broadcast(*parts), broadcast(*reversed(parts)))
 
 
 @function("equal")

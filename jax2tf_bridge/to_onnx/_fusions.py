@@ -423,13 +423,17 @@ class _Fusing:
         return self._graph.constant(np.array(sizes, np.int64)).name
 
     def fuse_clip(self, minimum: OnnxNode) -> Sequence[OnnxNode] | None:
-        """Makes a Clip of a maximum and a minimum with scalars."""
+        """Makes a Clip of a maximum and a minimum with scalars, unless these may be NaN."""
         for highest, larger in self.iterate_pairs(minimum.outputs[0], "Min"):
             for lowest, x in self.iterate_pairs(larger, "Max"):
                 bounds = lowest, highest
-                if any(self.find_tensor(bound).shape.rank for bound in bounds):
+                dtype = self.find_tensor(x).dtype
+                if dtype.name not in _CLIPPED or any(
+                    self.find_tensor(bound).shape.rank for bound in bounds
+                ):
                     continue
-                if self.find_tensor(x).dtype.name in _CLIPPED:
+                numbers = [self.find_number(bound) for bound in bounds]
+                if dtype.is_integer or not any(n is None or math.isnan(n) for n in numbers):
                     return [self.make(minimum, "Clip", x, *bounds)]
         return None
 
