@@ -215,7 +215,6 @@ def _save_functions(
     *,
     verify: bool,
 ) -> tuple[ConvertedModel, dict[str, Answers]]:
-    """Saves functions as a SavedModel without gradients."""
     with open_params(params) as weights:
         because = "LiteRT compiles no sizes and fills in no inputs"
         target = _make_target(quantization)

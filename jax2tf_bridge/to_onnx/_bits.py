@@ -135,7 +135,6 @@ def _read_bits(graph: OnnxGraph, x: Tensor) -> Tensor:
 
 
 def _make_float(graph: OnnxGraph, bits: Tensor, dtype: OnnxDType) -> Tensor:
-    """Returns the floats with these bits."""
     form = _FORMATS[dtype.name]
     wide = cast(graph, bits, form.bits)
     size = graph.make("bitwise.bitwise_and", wide, (1 << (form.width - 1)) - 1)

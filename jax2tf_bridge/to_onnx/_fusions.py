@@ -320,7 +320,6 @@ class _Fusing:
         return None
 
     def fuse_bias(self, add: OnnxNode) -> Sequence[OnnxNode] | None:
-        """Adds a bias to a LayerNormalization."""
         for normal, bias in self.iterate_pairs(add.outputs[0], "Add"):
             node = self.find_maker(normal, "LayerNormalization")
             if node is None or len(node.inputs) > 2 or not self._is_row(bias, node.inputs[0]):
