@@ -479,6 +479,8 @@ def make_mismatch_error(
     return kind(f"{text}:{format_bullets([*shapes, *dtypes])}\n{advice}".rstrip())
 
 
-def format_bullets(lines: Sequence[str]) -> Message:
-    """Formats lines as a bulleted list for the end of a message."""
+def format_bullets(lines: Sequence[str], most: int | None = None) -> Message:
+    """Formats lines, or the first of them, as a bulleted list for the end of a message."""
+    if most is not None and len(lines) > most:
+        lines = [*lines[:most], f"and {len(lines) - most} more"]
     return Message(*(part for line in lines for part in ("\n  - ", line)))

@@ -14,7 +14,7 @@ from jax2tf_bridge._lazy_names import make_lazy_getattr
 if TYPE_CHECKING:
     from jax2tf_bridge.c_library._compile import CompiledLibrary, compile_library
     from jax2tf_bridge.c_library._load import LoadedLibrary, load_library
-    from jax2tf_bridge.c_library.open_sizes import write_open_library
+    from jax2tf_bridge.c_library._open_sizes import write_open_library
 else:
     __getattr__ = make_lazy_getattr(
         __name__,
@@ -23,7 +23,7 @@ else:
             "LoadedLibrary": "_load",
             "compile_library": "_compile",
             "load_library": "_load",
-            "write_open_library": "open_sizes",
+            "write_open_library": "_open_sizes",
         },
     )
 

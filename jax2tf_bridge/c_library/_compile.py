@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from jax2tf_bridge._utils import reraise_interrupts
-from jax2tf_bridge.c_library import _runtime, _sources
+from jax2tf_bridge.c_library import _sources
 from jax2tf_bridge.c_library._cpp_header import write_cpp_header
 from jax2tf_bridge.c_library._interface import (
     Interface,
@@ -26,6 +26,7 @@ from jax2tf_bridge.c_library._interface import (
     make_identifier,
 )
 from jax2tf_bridge.c_library._read import make_processing_error, read_interface, write_weights
+from jax2tf_bridge.c_library._runtime import RuntimeSources, copy_runtime, mend_header
 from jax2tf_bridge.errors import (
     Argument,
     Message,
@@ -36,8 +37,8 @@ from jax2tf_bridge.errors import (
     name_missing_package,
 )
 from jax2tf_bridge.saved_model import SERVING_DEFAULT
-from jax2tf_bridge.signatures import find_model
-from jax2tf_bridge.storage import as_path, check_free, on_disk, whole_directory
+from jax2tf_bridge.signatures import open_model
+from jax2tf_bridge.storage import as_path, check_free, whole_directory
 
 if TYPE_CHECKING:
     from jax2tf_bridge.signatures import Signatures
@@ -192,7 +193,7 @@ def compile_library(
     with (
         reraise_interrupts() as check_interrupts,
         tempfile.TemporaryDirectory(prefix="jax2tf_bridge-") as temporary,
-        _open_model(source, params, Path(temporary)) as model,
+        _save_or_open(source, params, Path(temporary)) as model,
     ):
         interface = read_interface(model, name, signatures, sizes)
         tensorflow = _find_tensorflow()
@@ -200,9 +201,9 @@ def compile_library(
         with whole_directory(folder, overwrite=overwrite, has=_MARKER) as staged:
             target = Path(staged)
             files = _Files(target, interface, weights, triple, target_cpu, multithreading)
-            files.write(tensorflow, model, Path(temporary))
+            runtime = files.write(tensorflow, model, Path(temporary))
             if compiler is not None:
-                files.build_shared(compiler)
+                files.build_shared(runtime, compiler)
             check_interrupts()
     return CompiledLibrary(
         path=folder,
@@ -216,14 +217,14 @@ def compile_library(
 
 
 def _check_name(name: str | None, folder: Path) -> str:
-    chosen = folder.name.removesuffix("_lib") if name is None else name
-    if make_identifier(chosen) != chosen:
+    name = folder.name.removesuffix("_lib") if name is None else name
+    if make_identifier(name) != name:
         raise SavingError(
-            f"{chosen!r} is not an identifier in C, and prefixes all names of the library. Pass "
-            f"`name`, such as {make_identifier(chosen)!r}."
+            f"{name!r} is not an identifier in C, and prefixes all names of the library. Pass "
+            f"`name`, such as {make_identifier(name)!r}."
         )
-    check_library_name(chosen)
-    return chosen
+    check_library_name(name)
+    return name
 
 
 def _find_triple() -> str:
@@ -287,16 +288,15 @@ def _find_tensorflow() -> _TensorFlow:
 
 
 @contextmanager
-def _open_model(source: Any, params: Any, temporary: Path) -> Iterator[Path]:
+def _save_or_open(source: Any, params: Any, temporary: Path) -> Iterator[Path]:
     """Yields the path of a SavedModel; first saves functions to the temporary folder."""
     if isinstance(source, (str, os.PathLike)) and not as_path(source).exists():
         text = "does not exist. Pass the folder of a SavedModel, or the path of a .jaxfn file"
         raise make_path_error(errno.ENOENT, text, source)
-    folder = find_model(source, params)
-    if folder is not None:
-        with on_disk(folder) as local:
-            yield local
-        return
+    with open_model(source, params) as folder:
+        if folder is not None:
+            yield folder
+            return
     if isinstance(source, (list, tuple)) or (isinstance(source, Mapping) and not source):
         raise SavingError(
             "source must be a path, a Signature or a function, or a mapping of them by name, as "
@@ -313,123 +313,134 @@ def _open_model(source: Any, params: Any, temporary: Path) -> Iterator[Path]:
     yield saved
 
 
+@dataclass(frozen=True)
 class _Files:
-    """Writes the files of a library."""
+    """Writes the files of a library.
 
-    def __init__(
-        self,
-        folder: Path,
-        interface: Interface,
-        weights: Weights,
-        triple: str,
-        cpu: str,
-        multithreading: bool,
-    ) -> None:
-        self._folder = folder
-        self._interface = interface
-        self._separate = weights == "separate" and bool(interface.weights)
-        self._embeds = weights == "embedded" and bool(interface.weights)
-        self._triple, self._cpu = triple, cpu
-        self._threads = multithreading
-        self._name = interface.name
-        self._runtime = _runtime.RuntimeSources((), (), False, 0)
+    Attributes:
+      folder: the folder to fill.
+      interface: the interface of the library.
+      weights: whether weights are embedded or separate.
+      triple, cpu: the machine, as LLVM names it.
+      multithreading: whether programs use several threads.
+    """
 
-    def write(self, tensorflow: _TensorFlow, model: Path, temporary: Path) -> None:
+    folder: Path
+    interface: Interface
+    weights: Weights
+    triple: str
+    cpu: str
+    multithreading: bool
+
+    @property
+    def is_separate(self) -> bool:
+        return self.weights == "separate" and bool(self.interface.weights)
+
+    @property
+    def is_embedded(self) -> bool:
+        return self.weights == "embedded" and bool(self.interface.weights)
+
+    def write(self, tensorflow: _TensorFlow, model: Path, temporary: Path) -> RuntimeSources:
         """Compiles all programs, and writes all files but the shared library."""
-        name, folder = self._name, self._folder
+        name, folder = self.interface.name, self.folder
         arguments = self._compile(tensorflow, temporary)
         headers = []
         for file in sorted((folder / "programs").glob("*.h")):
-            headers.append(_runtime.mend_header(file.read_text()))
+            headers.append(mend_header(file.read_text()))
             file.write_text(headers[-1])
-        self._runtime = _runtime.copy_runtime(
+        runtime = copy_runtime(
             headers,
             tensorflow.include,
             tensorflow.runtime,
             folder / "runtime",
-            threads=self._threads,
+            threads=self.multithreading,
         )
-        wrapper = _sources.write_wrapper(self._interface, arguments, separate=self._separate)
+        wrapper = _sources.write_wrapper(self.interface, arguments, separate=self.is_separate)
         objects = [f"programs/{file.name}" for file in sorted((folder / "programs").glob("*.o"))]
         texts = {
-            f"{name}.h": _sources.write_header(self._interface),
-            f"{name}.hpp": write_cpp_header(self._interface),
+            f"{name}.h": _sources.write_header(self.interface),
+            f"{name}.hpp": write_cpp_header(self.interface),
             f"{name}.cc": wrapper,
             f"{name}.pc.in": _sources.write_pkg_config(
-                name, private_libraries="-lstdc++ -lm" + " -lpthread" * self._threads
+                name, private_libraries="-lstdc++ -lm" + " -lpthread" * self.multithreading
             ),
-            "main.c": _sources.write_example(self._interface, separate=self._separate),
+            "main.c": _sources.write_example(self.interface, separate=self.is_separate),
             "CMakeLists.txt": _sources.write_cmake(
                 name,
-                self._list_sources(),
+                self._list_sources(runtime),
                 objects,
-                self._machine_flags(),
-                self._runtime.definitions,
-                has_assembly=self._embeds,
+                self._list_machine_flags(),
+                runtime.definitions,
+                has_assembly=self.is_embedded,
             ),
         }
         texts["README.md"] = _sources.write_readme(
-            self._interface,
-            separate=self._separate,
-            triple=self._triple,
-            cpu=self._cpu,
+            self.interface,
+            separate=self.is_separate,
+            triple=self.triple,
+            cpu=self.cpu,
             compiler=tensorflow.version,
             program_bytes={
                 file.stem: sum(o.stat().st_size for o in file.parent.glob(f"{file.stem}*.o"))
                 for file in (folder / "programs").glob("*.h")
             },
-            uses_eigen=self._runtime.uses_eigen,
-            uses_xla=bool(self._runtime.sources),
+            uses_eigen=runtime.uses_eigen,
+            uses_xla=bool(runtime.sources),
         )
         shutil.copyfile(tensorflow.include / "LICENSE", folder / "runtime" / "LICENSE")
-        if self._embeds:
+        if self.is_embedded:
             texts[f"{name}_weights.S"] = _sources.write_weights_assembly(name)
         for file_name, text in texts.items():
             (folder / file_name).write_text(text, encoding="utf-8")
-        if self._interface.weights:
+        if self.interface.weights:
             with (folder / f"{name}.weights").open("wb") as stream:
-                write_weights(as_path(model), self._interface, stream)
+                write_weights(as_path(model), self.interface, stream)
+        return runtime
 
-    def build_shared(self, compiler: str) -> None:
+    def build_shared(self, runtime: RuntimeSources, compiler: str) -> None:
         """Builds NAME.so with this machine's compiler."""
-        objects = sorted(str(f) for f in (self._folder / "programs").glob("*.o"))
+        objects = sorted(str(f) for f in (self.folder / "programs").glob("*.o"))
         command = [
             *(compiler, "-std=c++17", "-O3", "-w", "-fPIC", "-shared", "-fvisibility=hidden"),
             *("-ffunction-sections", "-fdata-sections", "-Wl,-Bsymbolic"),
             *(["-Wl,--gc-sections"] if platform.system() == "Linux" else []),
-            *self._machine_flags(),
-            *(f"-D{definition}" for definition in self._runtime.definitions),
-            *("-DJAX2TF_BRIDGE_SHARED", "-I.", "-Iruntime", *self._list_sources()),
-            *(os.path.relpath(file, self._folder) for file in objects),
-            *(["-pthread"] if self._threads else []),
-            *("-o", f"{self._name}.so"),
+            *self._list_machine_flags(),
+            *(f"-D{definition}" for definition in runtime.definitions),
+            *("-DJAX2TF_BRIDGE_SHARED", "-I.", "-Iruntime", *self._list_sources(runtime)),
+            *(os.path.relpath(file, self.folder) for file in objects),
+            *(["-pthread"] if self.multithreading else []),
+            *("-o", f"{self.interface.name}.so"),
         ]
-        done = subprocess.run(
-            command, cwd=self._folder, capture_output=True, text=True, check=False
+        completed = subprocess.run(
+            command, cwd=self.folder, capture_output=True, text=True, check=False
         )
-        if done.returncode:
+        if completed.returncode:
             raise ModuleError(
-                f"{compiler} cannot build {self._name}.so: {_find_error(done.stderr)}"
+                f"{compiler} cannot build {self.interface.name}.so: {_find_error(completed.stderr)}"
             )
 
-    def _list_sources(self) -> list[str]:
-        weights = [f"{self._name}_weights.S"] if self._embeds else []
-        return [f"{self._name}.cc", *weights, *(f"runtime/{s}" for s in self._runtime.sources)]
+    def _list_sources(self, runtime: RuntimeSources) -> list[str]:
+        weights = [f"{self.interface.name}_weights.S"] if self.is_embedded else []
+        return [
+            f"{self.interface.name}.cc",
+            *weights,
+            *(f"runtime/{s}" for s in runtime.sources),
+        ]
 
-    def _machine_flags(self) -> list[str]:
-        if not self._cpu:
+    def _list_machine_flags(self) -> list[str]:
+        if not self.cpu:
             return []
-        is_arm = self._triple.startswith(("aarch64", "arm"))
-        return [f"-mcpu={self._cpu}" if is_arm else f"-march={self._cpu}"]
+        is_arm = self.triple.startswith(("aarch64", "arm"))
+        return [f"-mcpu={self.cpu}" if is_arm else f"-march={self.cpu}"]
 
     def _compile(self, tensorflow: _TensorFlow, temporary: Path) -> list[tuple[int, ...]]:
         """Compiles all programs; returns the indices of the leaves that each signature takes."""
         from jax2tf_bridge.c_library._graphs import make_graph
 
-        programs = self._folder / "programs"
+        programs = self.folder / "programs"
         programs.mkdir(parents=True)
         jobs, owners, arguments = [], [], []
-        for signature in self._interface.signatures:
+        for signature in self.interface.signatures:
             for i, sizes in enumerate(signature.sizes):
                 program = signature.program_name(i)
                 graph = make_graph(signature, sizes)
@@ -439,8 +450,8 @@ class _Files:
                     {
                         "graph": str(temporary / f"{program}.pb"),
                         "config": str(temporary / f"{program}.pbtxt"),
-                        "target_triple": self._triple,
-                        "target_cpu": self._cpu,
+                        "target_triple": self.triple,
+                        "target_cpu": self.cpu,
                         "cpp_class": program,
                         "entry_point": f"{program}_entry",
                         "out_header": str(programs / f"{program}.h"),
@@ -459,7 +470,7 @@ class _Files:
                 if "No available targets are compatible with triple" in failure:
                     raise SavingError(
                         Message(
-                            f"TensorFlow's LLVM does not compile for {self._triple!r}. Pass "
+                            f"TensorFlow's LLVM does not compile for {self.triple!r}. Pass "
                             "another ",
                             Argument("target_triple"),
                             ", such as aarch64-unknown-linux-gnu.",
@@ -478,13 +489,13 @@ class _Files:
     ) -> list[str | None]:
         file = temporary / "jobs.json"
         file.write_text(json.dumps(jobs))
-        threads = str(self._threads).lower()
-        known = os.environ.get("XLA_FLAGS", "")
+        threads = str(self.multithreading).lower()
+        user_flags = os.environ.get("XLA_FLAGS", "")
         environment = {
             **os.environ,
-            "XLA_FLAGS": f"{known} --xla_cpu_multi_thread_eigen={threads} {flags}".strip(),
+            "XLA_FLAGS": f"{user_flags} --xla_cpu_multi_thread_eigen={threads} {flags}".strip(),
         }
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-m", "jax2tf_bridge.c_library._tf_compat", str(file)],
             env=environment,
             capture_output=True,
@@ -492,19 +503,18 @@ class _Files:
             check=False,
         )
         # LLVM only warns about an unknown processor, and compiles for a default one.
-        if f"'{self._cpu}' is not a recognized processor" in done.stderr:
+        if f"'{self.cpu}' is not a recognized processor" in completed.stderr:
             raise SavingError(
                 Message(
-                    f"LLVM does not know the processor {self._cpu!r} for {self._triple}. Pass "
+                    f"LLVM does not know the processor {self.cpu!r} for {self.triple}. Pass "
                     "another ",
                     Argument("target_cpu"),
                     ", or leave it out to support every processor of the architecture.",
                 )
             )
-        answer = Path(f"{file}.failures")
-        if done.returncode or not answer.exists():
-            raise ModuleError(
-                f"tfcompile ended with exit code {done.returncode}: {_find_error(done.stderr)}"
-            )
-        failures: list[str | None] = json.loads(answer.read_text())
+        failures_file = Path(f"{file}.failures")
+        if completed.returncode or not failures_file.exists():
+            error = _find_error(completed.stderr)
+            raise ModuleError(f"tfcompile ended with exit code {completed.returncode}: {error}")
+        failures: list[str | None] = json.loads(failures_file.read_text())
         return failures

@@ -165,7 +165,7 @@ def _name_scope(signature: LibrarySignature) -> str:
     return f"{identifier}_::" if identifier in _OWN_NAMES else f"{identifier}::"
 
 
-def _title(signature: LibrarySignature) -> str:
+def _format_title(signature: LibrarySignature) -> str:
     """Returns the name of a signature for a comment of one line."""
     return " ".join(signature.name.split())
 
@@ -173,9 +173,11 @@ def _title(signature: LibrarySignature) -> str:
 def _write_types(signature: LibrarySignature) -> str:
     scope = _name_scope(signature).removesuffix("::")
     variables = [f"  std::int64_t {make_identifier(v)} = 0;" for v in signature.variables]
-    inputs = [_declare(array, f"Span<const {_element(array)}>") for array in signature.inputs]
-    outputs = [_declare(array, f"Span<{_element(array)}>") for array in signature.outputs]
-    results = [_declare(array, f"std::vector<{_element(array)}>") for array in signature.outputs]
+    inputs = [_declare(array, f"Span<const {_element_type(array)}>") for array in signature.inputs]
+    outputs = [_declare(array, f"Span<{_element_type(array)}>") for array in signature.outputs]
+    results = [
+        _declare(array, f"std::vector<{_element_type(array)}>") for array in signature.outputs
+    ]
     shapes = {
         side: _struct(
             "",
@@ -185,7 +187,7 @@ def _write_types(signature: LibrarySignature) -> str:
         for side, arrays in (("inputs", signature.inputs), ("outputs", signature.outputs))
     }
     values = [
-        f"  result.{side}.{array.identifier} = {{{{{', '.join(map(_expression, array.shape))}}}}};"
+        f"  result.{side}.{array.identifier} = {{{{{', '.join(map(_write_size, array.shape))}}}}};"
         for side, arrays in (("inputs", signature.inputs), ("outputs", signature.outputs))
         for array in arrays
         if array.shape
@@ -193,7 +195,7 @@ def _write_types(signature: LibrarySignature) -> str:
     compiled = f", compiled for {signature.format_sizes()}" if signature.variables else ""
     newline = "\n"
     text = f"""
-// The open sizes and the arrays, in row-major order, of {_title(signature)}{compiled}.
+// The open sizes and the arrays, in row-major order, of {_format_title(signature)}{compiled}.
 {_struct("Sizes", variables)};
 {_struct("Inputs", [*variables, *inputs])};
 // An output without memory is left out.
@@ -222,14 +224,13 @@ def _declare(array: LibraryArray, kind: str) -> str:
     return f"  {kind} {array.identifier};  // {array.sizes_text}"
 
 
-def _element(array: LibraryArray) -> str:
-    """Returns the type of an element."""
+def _element_type(array: LibraryArray) -> str:
     if array.is_complex:
         return f"std::complex<{array.c_type}>"
     return f"std::{array.c_type}" if array.c_type.endswith("_t") else array.c_type
 
 
-def _expression(dimension: Dim) -> str:
+def _write_size(dimension: Dim) -> str:
     if not isinstance(dimension, DimExpr):
         return str(dimension)
     values = {v: f"sizes.{make_identifier(v)}" for v in dimension.variables()}
@@ -264,7 +265,7 @@ def _write_calls(interface: Interface, signature: LibrarySignature) -> str:
     newline = "\n"
     expected = f"[[maybe_unused]] const {scope}Shapes expected = {scope}shapes({{{sizes}}});"
     return f"""
-  // Calls {_title(signature)}, as {prefix}_run; throws nothing.
+  // Calls {_format_title(signature)}, as {prefix}_run; throws nothing.
   // If an array has more or fewer elements than its shape, it returns {name.upper()}_FAILED.
   [[nodiscard]] {name}_status {method}run([[maybe_unused]] const {scope}Inputs &inputs,
       [[maybe_unused]] const {scope}Outputs &outputs) noexcept {{
@@ -274,7 +275,7 @@ def _write_calls(interface: Interface, signature: LibrarySignature) -> str:
     return {prefix}_run(handle_, &in, &out);
   }}
 #if defined(__cpp_exceptions)
-  // Calls {_title(signature)}, and returns its outputs in new arrays. Throws Error.
+  // Calls {_format_title(signature)}, and returns its outputs in new arrays. Throws Error.
   {scope}Results {method}call(const {scope}Inputs &inputs) {{
     {expected}
 {newline.join([f"    {scope}Results results;", *resizes])}

@@ -48,7 +48,7 @@ def make_graph(signature: LibrarySignature, sizes: Mapping[str, int]) -> Program
     with tf.Graph().as_default() as graph:
         placeholders = [
             tf.compat.v1.placeholder(
-                _carrier(aval),
+                _choose_carrier(aval),
                 (*evaluate_shape(aval.op_shape, sizes), *([2] if _is_complex(aval) else [])),
                 name=f"argument_{i}",
             )
@@ -63,7 +63,7 @@ def make_graph(signature: LibrarySignature, sizes: Mapping[str, int]) -> Program
             )
             for i, position in enumerate(signature.results)
         ]
-    needed = _list_needed([output.op for output in outputs])
+    needed = _find_needed([output.op for output in outputs])
     arguments = [i for i, p in enumerate(placeholders) if p.op.name in needed]
     config = [_format_feed(placeholders[i]) for i in arguments]
     config += [_format_port("fetch", output.op.name) for output in outputs]
@@ -72,7 +72,7 @@ def make_graph(signature: LibrarySignature, sizes: Mapping[str, int]) -> Program
 
 
 # tfcompile has no C++ types for these dtypes, so programs take their bits, or both parts.
-def _carrier(aval: Aval) -> str:
+def _choose_carrier(aval: Aval) -> str:
     row = find_dtype(aval.op_dtype)
     if row is None or row.name in ("float32", "float64"):
         return aval.op_dtype
@@ -88,7 +88,7 @@ def _to_dtype(tensor: Any, aval: Aval) -> Any:
 
     if _is_complex(aval):
         return tf.complex(tensor[..., 0], tensor[..., 1])
-    return tensor if _carrier(aval) == aval.op_dtype else tf.bitcast(tensor, aval.op_dtype)
+    return tensor if tensor.dtype.name == aval.op_dtype else tf.bitcast(tensor, aval.op_dtype)
 
 
 def _from_dtype(tensor: Any, aval: Aval) -> Any:
@@ -96,10 +96,11 @@ def _from_dtype(tensor: Any, aval: Aval) -> Any:
 
     if _is_complex(aval):
         return tf.stack([tf.math.real(tensor), tf.math.imag(tensor)], axis=-1)
-    return tensor if _carrier(aval) == aval.op_dtype else tf.bitcast(tensor, _carrier(aval))
+    carrier = _choose_carrier(aval)
+    return tensor if carrier == aval.op_dtype else tf.bitcast(tensor, carrier)
 
 
-def _list_needed(operations: list[Any]) -> set[str]:
+def _find_needed(operations: list[Any]) -> set[str]:
     needed: set[str] = set()
     rest = list(operations)
     while rest:

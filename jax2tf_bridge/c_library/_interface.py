@@ -11,9 +11,9 @@ import numpy as np
 
 from jax2tf_bridge._dtypes import find_dtype
 from jax2tf_bridge.errors import Argument, Message, SavingError
-from jax2tf_bridge.portable import Aval, PortableFunction, variables_in
+from jax2tf_bridge.portable import Aval, PortableFunction
 from jax2tf_bridge.saved_model import SERVING_DEFAULT
-from shape_poly import Dim, evaluate_shape, shape_text
+from shape_poly import Dim, evaluate_shape, shape_text, variables_of
 
 ALIGNMENT = 64
 """Alignment of weights in their file, and size of the file's header, in bytes."""
@@ -302,18 +302,12 @@ def check_library_name(name: str) -> None:
       SavingError: a header, a target or another library has the name.
     """
     if name.lower() in _SYSTEM_HEADERS:  # some file systems ignore case
-        owner = f"The system has a header {name.lower()}.h, as the library would."
+        owner = f"The header {name.lower()}.h of the library would hide the system's."
     elif name in _BUILD_NAMES:
-        owner = f"A build has something else that is called {name}."
+        owner = f"A build already has a target or a library named {name}."
     else:
         return
-    raise SavingError(
-        Message(
-            f"{owner} Pass ",
-            Argument("name", f"{name}_model"),
-            ".",
-        )
-    )
+    raise SavingError(Message(f"{owner} Pass ", Argument("name", f"{name}_model"), "."))
 
 
 def make_prefix(library: str, signature: str) -> str:
@@ -331,11 +325,11 @@ def check_identifiers(where: str, names: Iterable[tuple[str, str]]) -> None:
     Raises:
       SavingError: two names have the same identifier.
     """
-    known: dict[str, str] = {}
+    owners: dict[str, str] = {}
     for name, identifier in names:
-        if known.setdefault(identifier, name) != name:
+        if owners.setdefault(identifier, name) != name:
             raise SavingError(
-                f"{where}: {known[identifier]!r} and {name!r} both become {identifier} in C. "
+                f"{where}: {owners[identifier]!r} and {name!r} both become {identifier} in C. "
                 "Rename one of them."
             )
 
@@ -350,12 +344,11 @@ def list_variables(avals: Iterable[Aval]) -> tuple[str, ...]:
     names: dict[str, None] = {}
     for aval in avals:
         for dimension in aval.op_shape:
-            known = variables_in(Aval((dimension,), "bool"))
-            names |= dict.fromkeys(sorted(known))
+            names |= dict.fromkeys(sorted(variables_of(dimension)))
     return tuple(names)
 
 
-def concrete_shapes(
+def evaluate_shapes(
     arrays: Sequence[LibraryArray], sizes: Mapping[str, int]
 ) -> list[tuple[int, ...]]:
     """Evaluates the shapes of arrays."""

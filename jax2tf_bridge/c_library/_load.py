@@ -60,7 +60,7 @@ class LoadedLibrary:
             ) from e
         describe.restype = ctypes.c_char_p
         description = json.loads(describe())
-        self._name = name = description["name"]
+        name = description["name"]
         self._library = library
         self._free = getattr(library, f"{name}_free")
         self._free.argtypes, self._free.restype = [ctypes.c_void_p], None
@@ -154,7 +154,7 @@ class CompiledFunction:
         arrays = [self._convert(name, inputs[name]) for name in self._inputs]
         sizes = self._solve([array.shape for array in arrays])
         results = {
-            name: np.empty(_evaluate(shape, sizes), _numpy_dtype(dtype))
+            name: np.empty(_evaluate(shape, sizes), _find_numpy_dtype(dtype))
             for name, (dtype, shape) in self._outputs.items()
         }
         values = [sizes[v] for v in self._variables]
@@ -202,9 +202,9 @@ class CompiledFunction:
                 f"{self._name}: {name}: expected {dtype}, got {array.dtype.name}. Pass {advice}."
             )
         if array.ndim != len(shape):
-            raise self._shape_error(name, array.shape)
+            raise self._make_shape_error(name, array.shape)
         # The name of a dtype does not tell its byte order.
-        return np.ascontiguousarray(array, _numpy_dtype(dtype)).reshape(array.shape)
+        return np.ascontiguousarray(array, _find_numpy_dtype(dtype)).reshape(array.shape)
 
     def _convert_numbers(self, name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Converts Python's numbers to the dtype of an input, if that changes no integer."""
@@ -226,10 +226,10 @@ class CompiledFunction:
         sizes = solve(self._plan, shapes, Integers(), smallest=0).values
         for name, shape, actual in zip(self._inputs, expected, shapes, strict=True):
             if evaluate_shape(shape, sizes) != actual:
-                raise self._shape_error(name, actual)
+                raise self._make_shape_error(name, actual)
         return sizes
 
-    def _shape_error(self, name: str, actual: tuple[int, ...]) -> ShapeError:
+    def _make_shape_error(self, name: str, actual: tuple[int, ...]) -> ShapeError:
         expected = shape_text(self._inputs[name][1])
         return ShapeError(
             f"{self._name}: {name}: expected shape {expected}, got {shape_text(actual)}."
@@ -240,7 +240,7 @@ def _evaluate(shape: tuple[Dim, ...], sizes: Mapping[str, int]) -> tuple[int, ..
     return tuple(max(0, size) for size in evaluate_shape(shape, sizes) if size is not None)
 
 
-def _numpy_dtype(name: str) -> np.dtype[Any]:
+def _find_numpy_dtype(name: str) -> np.dtype[Any]:
     row = find_dtype(name)
     assert row is not None
     return row.numpy()

@@ -17,7 +17,7 @@ from jax2tf_bridge.c_library._interface import (
     Weight,
     WeightsChecksum,
     check_identifiers,
-    concrete_shapes,
+    evaluate_shapes,
     format_sizes,
     has_c_type,
     list_variables,
@@ -76,12 +76,12 @@ def read_interface(
             file=str(folder),
         )
     sidecar, portables = contents
-    for wanted in signatures or ():
-        if wanted not in portables:
-            raise SavingError(f"The model has {unknown_name_text('signature', wanted, portables)}")
     names = list(signatures or portables)
+    for each in names:
+        if each not in portables:
+            raise SavingError(f"The model has {unknown_name_text('signature', each, portables)}")
     check_identifiers("signatures", [(n, make_identifier(n)) for n in names])
-    _check_variables(sidecar, portables, names, sizes)
+    _check_variables(portables, names, sizes)
     _check_processing(folder, sidecar, names)
     places = _Places(sidecar)
     read = tuple(
@@ -190,14 +190,14 @@ def _read_signature(
     variables = list_variables([p.aval for p in ports])
     check_identifiers(
         f"inputs of {name}",
-        [*((v, make_identifier(v)) for v in variables)]
+        [(v, make_identifier(v)) for v in variables]
         + [(f"{a.name} (an array)", a.identifier) for a in inputs],
     )
     check_identifiers(f"outputs of {name}", [(a.name, a.identifier) for a in outputs])
     sizes = _choose_sizes(name, portable, entry, variables, all_sizes)
 
     def work(values: Mapping[str, int]) -> int:
-        return sum(map(math.prod, concrete_shapes([*inputs, *masks, *outputs], values)))
+        return sum(map(math.prod, evaluate_shapes([*inputs, *masks, *outputs], values)))
 
     return LibrarySignature(
         name=name,
@@ -282,7 +282,7 @@ _CUSTOM_CALLS = frozenset(
 
 
 def _check_variables(
-    sidecar: Sidecar, portables: Mapping[str, PortableFunction], names: Iterable[str], sizes: Sizes
+    portables: Mapping[str, PortableFunction], names: Iterable[str], sizes: Sizes
 ) -> None:
     known = {v for n in names for v in list_variables([p.aval for p in portables[n].inputs])}
     if isinstance(sizes, Mapping) or not all(isinstance(values, Mapping) for values in sizes):
@@ -293,11 +293,8 @@ def _check_variables(
     for values in sizes:
         for variable, size in values.items():
             if variable not in known:
-                text = (
-                    f"Their open sizes: {', '.join(sorted(known))}."
-                    if known
-                    else ("They have no open sizes.")
-                )
+                text = f"Their open sizes: {', '.join(sorted(known))}."
+                text = text if known else "They have no open sizes."
                 raise SavingError(f"sizes: no signature has the size {variable}. {text}")
             if as_integer(size) is None:
                 raise SavingError(f"sizes: {variable} must be an integer. Got: {size!r}.")
@@ -316,17 +313,17 @@ def _choose_sizes(
     if not variables:
         return [{}]
     buckets = entry.buckets or {}
-    chosen = [
+    combinations = [
         {variable: values[variable] for variable in variables}
         for values in all_sizes
         if not set(variables) - set(values)
     ]
-    if not chosen and not set(variables) - set(buckets):
-        chosen = [
+    if not combinations and not set(variables) - set(buckets):
+        combinations = [
             dict(zip(variables, each, strict=True))
             for each in product(*(buckets[v] for v in variables))
         ]
-    if not chosen:
+    if not combinations:
         missing = ", ".join(variables)
         example = dict.fromkeys(variables, 8)
         raise SavingError(
@@ -336,7 +333,7 @@ def _choose_sizes(
                 Argument("sizes", format_sizes(example), f"sizes=[{example}]"),
             )
         )
-    unique = list({format_sizes(values): values for values in chosen}.values())
+    unique = list({format_sizes(values): values for values in combinations}.values())
     for values in unique:
         for condition in (*portable.constraints, *portable.requirements):
             if not parse_comparison(condition).holds(values):

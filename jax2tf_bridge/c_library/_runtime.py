@@ -57,13 +57,11 @@ class RuntimeSources:
       sources: the source files to compile, as paths below runtime/.
       definitions: the macros to define.
       uses_eigen: whether it has the headers of Eigen.
-      files: the copied files of XLA and Eigen.
     """
 
     sources: tuple[str, ...]
     definitions: tuple[str, ...]
     uses_eigen: bool
-    files: int
 
 
 _COMPLEX_PRODUCT = re.compile(r"(TypedMatMul<(?:std::complex<\w+>, ){2}std::complex<\w+>)\(")
@@ -98,7 +96,7 @@ def copy_runtime(
     needs_eigen = "Eigen::half" in text
     own_headers = _OWN_HEADERS if needs_eigen else _OWN_HEADERS | _PRODUCT_HEADERS
     compiled = _list_sources(text, needs_eigen=needs_eigen)
-    roots = {include_path for include_path in _iterate_includes(text)} | set(compiled)
+    roots = {*_iterate_includes(text), *compiled}
     copied = _copy(roots, own_headers, (sources, include), folder)
     definitions = []
     if "rng_states[" in text:
@@ -106,7 +104,7 @@ def copy_runtime(
     if threads and not needs_eigen:  # our pool runs our products only
         definitions.append("JAX2TF_BRIDGE_THREADS")
     uses_eigen = any("Eigen" in path for path in copied)
-    return RuntimeSources(tuple(compiled), tuple(definitions), uses_eigen, len(copied))
+    return RuntimeSources(tuple(compiled), tuple(definitions), uses_eigen)
 
 
 def _list_sources(text: str, *, needs_eigen: bool) -> list[str]:
@@ -130,14 +128,14 @@ def _copy(
     roots: Iterable[str], own_headers: Mapping[str, str], places: Sequence[Path], folder: Path
 ) -> list[str]:
     """Copies files and all that they include; returns their paths."""
-    known: set[str] = set()
+    seen: set[str] = set()
     copied = []
     rest = list(roots)
     while rest:
         path = rest.pop()
-        if path in known or _OTHER_MACHINES.search(path):
+        if path in seen or _OTHER_MACHINES.search(path):
             continue
-        known.add(path)
+        seen.add(path)
         replacement = "bridge_abseil.h" if path.startswith("absl/") else own_headers.get(path)
         target = folder / path
         if replacement is not None:

@@ -15,7 +15,7 @@ from jax2tf_bridge.c_library._interface import (
     LibraryArray,
     LibrarySignature,
     Weight,
-    concrete_shapes,
+    evaluate_shapes,
     format_sizes,
     make_identifier,
     quote_c,
@@ -133,7 +133,7 @@ def _declare_array(array: LibraryArray, const: str) -> str:
     return f"  {const}{array.c_type} *{array.identifier}; /* {array.sizes_text}{note} */"
 
 
-def describe(interface: Interface) -> str:
+def write_description(interface: Interface) -> str:
     """Returns the description for `load_library`, as JSON."""
     signatures = {
         s.name: {
@@ -223,7 +223,7 @@ extern "C" {{
 }}
 
 {name.upper()}_API const char* {name}_description(void) {{
-  return {json.dumps(describe(interface))};
+  return {json.dumps(write_description(interface))};
 }}
 
 #ifdef JAX2TF_BRIDGE_SHARED
@@ -263,17 +263,19 @@ def _write_tables(signature: LibrarySignature, indices: Sequence[int]) -> str:
         pad = "nullptr"
         if array.pad != 0:
             pad = f"{prefix}_pad_{i}"
-            pads.append(f"const unsigned char {pad}[] = {{{_pad_bytes(array)}}};")
+            pads.append(f"const unsigned char {pad}[] = {{{_write_pad(array)}}};")
         rank = len(array.shape)
         arrays.append(f"{{{quote_c(array.name)}, {array.element_size}, {rank}, {start}, {pad}}}")
         start += rank
-    arguments = [_argument(signature.leaves[i], positions, len(signature.inputs)) for i in indices]
+    arguments = [
+        _write_argument(signature.leaves[i], positions, len(signature.inputs)) for i in indices
+    ]
     programs = []
     lines = []
     for i, sizes in enumerate(signature.sizes):
         program = signature.program_name(i)
         values = ", ".join(map(str, sizes.values())) or "0"
-        shapes = concrete_shapes(signature.arrays, sizes)
+        shapes = evaluate_shapes(signature.arrays, sizes)
         flat = ", ".join(str(size) for shape in shapes for size in shape) or "0"
         lines.append(f"const int64_t {program}_sizes[] = {{{values}}};")
         lines.append(f"const int64_t {program}_shapes[] = {{{flat}}};")
@@ -282,7 +284,7 @@ def _write_tables(signature: LibrarySignature, indices: Sequence[int]) -> str:
     padded = ", ".join(str(v in signature.padded).lower() for v in signature.variables) or "false"
     dims = [dimension for array in signature.arrays for dimension in array.shape]
     computed = "\n".join(
-        f"  shapes[{i}] = {_expression(d, signature)};" for i, d in enumerate(dims)
+        f"  shapes[{i}] = {_write_size(d, signature)};" for i, d in enumerate(dims)
     )
     newline = "\n"
     return f"""\
@@ -305,14 +307,14 @@ const Signature {prefix}_signature = {{
 """
 
 
-def _argument(leaf: str | Weight, positions: dict[str, int], num_inputs: int) -> str:
+def _write_argument(leaf: str | Weight, positions: dict[str, int], num_inputs: int) -> str:
     if isinstance(leaf, Weight):
         return f"{{Argument::kWeight, {leaf.offset}}}"
     kind = "kInput" if positions[leaf] < num_inputs else "kMask"
     return f"{{Argument::{kind}, {positions[leaf]}}}"
 
 
-def _pad_bytes(array: LibraryArray) -> str:
+def _write_pad(array: LibraryArray) -> str:
     row = find_dtype(array.dtype)
     assert row is not None
     number = array.pad if array.is_complex else array.pad.real
@@ -323,7 +325,7 @@ _ALGEBRA = CAlgebra("")
 """Arithmetic with the functions of bridge_program.h."""
 
 
-def _expression(dimension: Dim, signature: LibrarySignature) -> str:
+def _write_size(dimension: Dim, signature: LibrarySignature) -> str:
     if not isinstance(dimension, DimExpr):
         return str(dimension)
     values = {v: f"sizes[{i}]" for i, v in enumerate(signature.variables)}
@@ -506,7 +508,7 @@ def write_call(
     lines += [f"    inputs.{make_identifier(v)} = {size};" for v, size in sizes.items()]
     frees, prints = [], []
     for side, arrays in (("inputs", inputs), ("outputs", outputs)):
-        for array, shape in zip(arrays, concrete_shapes(arrays, sizes), strict=True):
+        for array, shape in zip(arrays, evaluate_shapes(arrays, sizes), strict=True):
             count = math.prod(shape) * (2 if array.is_complex else 1)
             place = f"{side}.{array.identifier}"
             lines.append(f"    {place} = calloc({max(count, 1)}, sizeof({array.c_type}));")
@@ -559,7 +561,7 @@ def write_readme(
     file = f"`{name}.weights`, which `{name}_new` maps into memory" if separate else "the program"
     weights = (
         f"The weights ({interface.weights_size} bytes) are in {file}."
-        if (interface.weights)
+        if interface.weights
         else "The functions have no weights."
     )
     licenses = [f"- `{name}.*`, `main.c`, `programs/`: compiled from your functions."]

@@ -12,7 +12,7 @@ import tensorflow as tf
 from jax2tf_bridge.coreml._loops import rewrite_loops
 from jax2tf_bridge.coreml._ranks import merge_axes
 from jax2tf_bridge.frozen_graphs import FrozenGraph, GraphPort
-from jax2tf_bridge.to_tensorflow import inline_functions
+from jax2tf_bridge.to_tensorflow import freeze
 
 _INT32 = tf.int32.as_datatype_enum
 _INTEGERS = frozenset(
@@ -48,7 +48,7 @@ def make_graph(frozen: FrozenGraph, shapes: Mapping[str, Sequence[int | None]]) 
 
 def _inline(function: Any, frozen: FrozenGraph) -> FrozenGraph:
     """Returns the graph of an imported function without calls of functions."""
-    inlined = inline_functions(function)
+    inlined = freeze(function, aggressive_inlining=True)
     inputs, outputs = (
         {
             name: GraphPort(tensor.name, tensor.dtype, tensor.shape)

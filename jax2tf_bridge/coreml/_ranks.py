@@ -97,7 +97,7 @@ class _Merger:
                 outputs.setdefault(name.partition(":")[0], []).append(shape)
         for node in nodes:
             operands = [shapes[name] for name in node.input if name[0] != "^"]
-            results = outputs.get(node.name, [])
+            results: Sequence[tf.TensorShape] = outputs.get(node.name, [])
             if node.op in _LOOPS:
                 results = self._find_loop_shapes(node, operands, results)
                 for attribute in ("cond", "body"):

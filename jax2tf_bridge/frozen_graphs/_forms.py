@@ -1,29 +1,23 @@
-"""Chooses forms: which nodes of a graph runtimes with int32 alone compute otherwise."""
+"""Replaces operations that runtimes with int32 alone lack by functions of those that they have.
+
+TensorFlow.js and Core ML have one kind of integers, int32, which wrap around. Neither has bitwise
+operations: graph models of TensorFlow.js 4.22 read the inputs of BitwiseAnd by names that they do
+not have.
+
+The graph keeps its dtypes. The runtimes take uint32 and the low words of uint64 for int32 with the
+same bits, and narrow integers for int32 with the same numbers, which the kernels wrap around.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.frozen_graphs._kernels import (
-    BITS,
-    UNSIGNED,
-    absolute,
-    float_to_unsigned,
-    gather_batch,
-    logical_xor,
-    multiply_bytes,
-    negate,
-    scatter_add,
-    scatter_update,
-    unsigned_to_float,
-    wrap,
-    wrap_result,
-)
 from jax2tf_bridge.to_tensorflow import (
     FormFunctions,
     Kernel,
@@ -33,8 +27,239 @@ from jax2tf_bridge.to_tensorflow import (
     make_form,
 )
 
-NARROW = (tf.int8, tf.uint8, tf.int16, tf.uint16)
-"""Integers that the runtimes take for int32."""
+_MIN_INT32 = -(2**31)
+
+
+def _split(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the signed high and the unsigned low halves of 32-bit integers.
+
+    WebAssembly divides integers as float32, which is exact for the multiples here.
+    """
+    number = tf.cast(x, tf.int32)
+    low = tf.math.floormod(number, 65536)
+    return tf.math.floordiv(tf.subtract(number, low), 65536), low
+
+
+_DIGITS = 64
+_DIGIT_WEIGHTS = _DIGITS ** np.arange(3)
+"""Values of the digits of a half, with which look-ups compute bits."""
+
+
+def _look_up(function: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Kernel:
+    """Makes a kernel of a bitwise function, by look-ups of 6 bits at a time."""
+    digits = np.arange(_DIGITS, dtype=np.int32)
+    table = function(digits[:, None], digits).ravel()
+
+    def call(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        places = tf.constant(_DIGIT_WEIGHTS, tf.int32)
+
+        def list_digits(z: tf.Tensor) -> tf.Tensor:
+            # One axis for the digits of both halves: Core ML has no arrays of more than 5 axes.
+            high, low = _split(z)
+            halves = (low, tf.math.floormod(high, 65536))
+            digits = [tf.math.floordiv(tf.expand_dims(half, -1), places) for half in halves]
+            return tf.math.floormod(tf.concat(digits, -1), _DIGITS)
+
+        index = tf.add(tf.multiply(list_digits(x), _DIGITS), list_digits(y))
+        digits = tf.gather(tf.constant(table), index)
+        none = np.zeros_like(_DIGIT_WEIGHTS)
+        low, high = (
+            tf.reduce_sum(tf.multiply(digits, tf.constant(weights, tf.int32)), -1)
+            for weights in ([*_DIGIT_WEIGHTS, *none], [*none, *_DIGIT_WEIGHTS])
+        )
+        return tf.cast(tf.add(tf.multiply(high, 65536), low), x.dtype)
+
+    return call
+
+
+def _invert(x: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.subtract(-1, tf.cast(x, tf.int32)), x.dtype)
+
+
+_PLACES = np.arange(33)
+_POWERS = (2**_PLACES & 0xFFFFFFFF).astype(np.uint32).view(np.int32)
+
+
+def _at_places(table: np.ndarray, places: tf.Tensor) -> tf.Tensor:
+    index = tf.minimum(tf.maximum(tf.cast(places, tf.int32), 0), 32)
+    return tf.gather(tf.constant(table, tf.int32), index)
+
+
+def _shift_left(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    # Products with powers of two are exact modulo 2**32, in JavaScript's numbers as well.
+    return tf.cast(tf.multiply(tf.cast(x, tf.int32), _at_places(_POWERS, y)), x.dtype)
+
+
+def _shift_right(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    places = tf.cast(y, tf.int32)
+    high, low = _split(x)
+    if x.dtype.is_unsigned:
+        high = tf.math.floormod(high, 65536)
+    near = tf.add(
+        tf.multiply(high, _at_places(_POWERS, tf.subtract(16, tf.minimum(places, 16)))),
+        tf.math.floordiv(low, _at_places(_POWERS, tf.minimum(places, 16))),
+    )
+    far = tf.math.floordiv(high, _at_places(_POWERS, tf.minimum(tf.subtract(places, 16), 16)))
+    return tf.cast(tf.where(tf.less(places, 16), near, far), x.dtype)
+
+
+def _multiply(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Multiplies modulo 2**32 where products are rounded to 53 bits, as JavaScript's are."""
+    left, right = tf.cast(x, tf.int32), tf.cast(y, tf.int32)
+    low = tf.math.floormod(right, 65536)
+    product = tf.add(tf.multiply(left, low), tf.multiply(left, tf.subtract(right, low)))
+    return tf.cast(product, x.dtype)
+
+
+def negate(x: tf.Tensor) -> tf.Tensor:
+    # TensorFlow.js negates integers as float32 in WebAssembly.
+    return tf.subtract(tf.zeros([], x.dtype), x)
+
+
+def absolute(x: tf.Tensor) -> tf.Tensor:
+    return tf.where(tf.less(x, 0), negate(x), x)
+
+
+def _to_order(x: tf.Tensor) -> tf.Tensor:
+    """Makes signed integers in the order of the unsigned ones."""
+    return tf.add(tf.cast(x, tf.int32), _MIN_INT32)
+
+
+def _compare(function: Kernel) -> Kernel:
+    return lambda x, y: function(_to_order(x), _to_order(y))
+
+
+def _maximum(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    return tf.where(tf.less(_to_order(x), _to_order(y)), y, x)
+
+
+def _minimum(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    return tf.where(tf.less(_to_order(x), _to_order(y)), x, y)
+
+
+def unsigned_to_float(x: tf.Tensor) -> tf.Tensor:
+    """Converts uint32 to float32 with one rounding."""
+    high, low = (tf.cast(half, tf.float32) for half in _split(x))
+    high = tf.where(tf.less(high, 0.0), tf.add(high, 65536.0), high)
+    return tf.add(tf.multiply(high, 65536.0), low)
+
+
+def float_to_unsigned(x: tf.Tensor) -> tf.Tensor:
+    """Converts float32 from 0 to 2**32 to uint32."""
+    high = tf.floor(tf.divide(x, 65536.0))
+    low = tf.cast(tf.floor(tf.subtract(x, tf.multiply(high, 65536.0))), tf.int32)
+    joined = tf.add(tf.multiply(tf.cast(high, tf.int32), 65536), low)
+    return tf.cast(joined, tf.uint32)
+
+
+def wrap(x: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Wraps int32 around to the numbers of a narrow dtype."""
+    bits = 8 * dtype.size
+    bias = 0 if dtype.is_unsigned else 2 ** (bits - 1)
+    return tf.cast(tf.subtract(tf.math.floormod(tf.add(x, bias), 2**bits), bias), dtype)
+
+
+def wrap_result(kernel: Kernel, dtype: tf.DType) -> Kernel:
+    """Makes a kernel that computes with narrow integers in int32 and wraps the result."""
+
+    def call(*tensors: tf.Tensor) -> tf.Tensor:
+        wide = (tf.cast(x, tf.int32) if x.dtype == dtype else x for x in tensors)
+        return wrap(kernel(*wide), dtype)
+
+    return call
+
+
+def scatter_update(x: tf.Tensor, indices: tf.Tensor, updates: tf.Tensor) -> tf.Tensor:
+    """Updates a copy, because TensorFlow.js writes into the array that it gets."""
+    if x.dtype == tf.bool:
+        duplicate = tf.logical_or(x, False)
+    else:
+        duplicate = tf.multiply(x, tf.ones([], x.dtype))
+    return tf.tensor_scatter_nd_update(duplicate, indices, updates)
+
+
+def scatter_add(x: tf.Tensor, indices: tf.Tensor, updates: tf.Tensor) -> tf.Tensor:
+    """Adds updates at indices; ScatterNd sums those of the same index."""
+    return tf.add(x, tf.scatter_nd(indices, updates, tf.shape(x, indices.dtype)))
+
+
+def multiply_bytes(x: tf.Tensor, y: tf.Tensor, *, product: Kernel) -> tf.Tensor:
+    """Multiplies matrices of 8-bit numbers in int32 by float32 products, which are exact here.
+
+    WebAssembly has no other products of matrices. They are exact for up to 74,000 summands.
+
+    Args:
+      x: the left matrix.
+      y: the right matrix.
+      product: the product in float32.
+    """
+
+    def split(z: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        low = tf.math.floormod(z, 16)
+        high = tf.math.floordiv(tf.subtract(z, low), 16)
+        return tf.cast(high, tf.float32), tf.cast(low, tf.float32)
+
+    def multiply(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+        return tf.cast(product(left, right), tf.int32)
+
+    (high, low), (other_high, other_low) = split(x), split(y)
+    mixed = tf.add(multiply(high, other_low), multiply(low, other_high))
+    result = tf.add(tf.multiply(multiply(high, other_high), 16), mixed)
+    return tf.add(tf.multiply(result, 16), multiply(low, other_low))
+
+
+def gather_batch(
+    x: tf.Tensor, indices: tf.Tensor, axis: tf.Tensor, *, batch_dims: int
+) -> tf.Tensor:
+    """Gathers along the axis after the batch, which TensorFlow.js does wrongly in WebAssembly."""
+    shape, index_shape = tf.shape(x), tf.shape(indices)
+    batch, rest = index_shape[:batch_dims], index_shape[batch_dims:]
+    rows = shape[batch_dims]
+    first = tf.multiply(tf.range(tf.reduce_prod(batch)), rows)
+    first = tf.reshape(first, tf.concat([batch, tf.ones_like(rest)], 0))
+    rows_of_all = tf.reshape(x, tf.concat([[-1], shape[batch_dims + 1 :]], 0))
+    return tf.gather(rows_of_all, tf.add(tf.cast(indices, tf.int32), first))
+
+
+def logical_xor(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    return tf.not_equal(tf.cast(x, tf.int32), tf.cast(y, tf.int32))
+
+
+BITS: Mapping[str, Kernel] = MappingProxyType(
+    {
+        "BitwiseAnd": _look_up(np.bitwise_and),
+        "BitwiseOr": _look_up(np.bitwise_or),
+        "BitwiseXor": _look_up(np.bitwise_xor),
+        "Invert": _invert,
+        "LeftShift": _shift_left,
+        "RightShift": _shift_right,
+    }
+)
+"""Kernels of all integers; narrow ones wrap their results."""
+UNSIGNED: Mapping[str, Kernel] = MappingProxyType(
+    {
+        **{
+            name: _compare(function)
+            for name, function in {
+                "Greater": tf.greater,
+                "GreaterEqual": tf.greater_equal,
+                "Less": tf.less,
+                "LessEqual": tf.less_equal,
+            }.items()
+        },
+        "Maximum": _maximum,
+        "Minimum": _minimum,
+        "Mul": _multiply,
+    }
+)
+"""Kernels of uint32."""
+
+
+# Which nodes of a graph are replaced.
+
+
+_NARROW = (tf.int8, tf.uint8, tf.int16, tf.uint16)
+"""Integers that the runtimes hold as int32."""
 _OF_NARROW: Mapping[str, Kernel] = MappingProxyType(
     {
         "Abs": absolute,
@@ -47,9 +272,7 @@ _OF_NARROW: Mapping[str, Kernel] = MappingProxyType(
         **BITS,
     }
 )
-"""Kernels of int32 whose results exceed narrow integers."""
-
-
+"""Kernels of int32 whose results may exceed narrow integers; they are wrapped around."""
 _EXACT: Mapping[str, Kernel] = MappingProxyType({"Abs": absolute, "Neg": negate})
 """Kernels of int32 in place of TensorFlow.js' own, which compute in float32."""
 
@@ -82,7 +305,7 @@ def _find_kernel(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
     dtype = find_node_dtype(node, "T")
     if dtype is None or not dtype.is_integer:
         return None
-    if dtype in NARROW:
+    if dtype in _NARROW:
         kernel = _OF_NARROW.get(node.op)
         return kernel and wrap_result(kernel, dtype)
     if dtype in (tf.int32, tf.uint32) and node.op in _EXACT:
@@ -96,7 +319,7 @@ def _cast(node: Any) -> Kernel | None:
     source, result = find_node_dtype(node, "SrcT"), find_node_dtype(node, "DstT")
     if source is None or result is None:
         return None
-    if result in NARROW and source not in (tf.bool, result):
+    if result in _NARROW and source not in (tf.bool, result):
         return lambda x: wrap(tf.cast(x, tf.int32), result)
     if source == tf.uint32 and result.is_floating:
         return lambda x: tf.cast(unsigned_to_float(x), result)

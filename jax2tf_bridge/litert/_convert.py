@@ -21,8 +21,7 @@ from jax2tf_bridge.errors import (
     format_bullets,
 )
 from jax2tf_bridge.inspecting import ModelField, SignatureDefField, SubGraphField
-from jax2tf_bridge.litert._graph import with_built_ins
-from jax2tf_bridge.litert._integer_searches import search_without_nan
+from jax2tf_bridge.litert._forms import replace_lacking
 from jax2tf_bridge.litert._quantization import Quantization
 from jax2tf_bridge.saving import has_unused_input
 from jax2tf_bridge.serialization import FlatBufferReader
@@ -92,16 +91,16 @@ class ConvertedModel:
             names = sorted(n for n in graph.signature_def if not n.startswith(_INTERNAL))
             if not names:
                 raise SavingError("The SavedModel has no signature. Save it with one.")
-            quantization.check_graph(graph.graph_def)
-            if quantization.integers is not None:
-                search_without_nan(graph.graph_def, by_flags=quantization.integers == "int8")
-            with_built_ins(graph.graph_def)
+            quantization.prepare_graph(graph.graph_def)
+            replace_lacking(graph.graph_def)
         called = {n.name: n.attr["f"].func.name for n in graph.graph_def.node if "f" in n.attr}
         signatures, callers = {}, {}
         for name in served or names:
             definition = graph.signature_def[name]
             sides = (
-                served[name] if served else (_side(definition.inputs), _side(definition.outputs))
+                served[name]
+                if served
+                else (_describe_arrays(definition.inputs), _describe_arrays(definition.outputs))
             )
             signatures[name] = LiteRTSignature(*sides)
             sources = {info.name.partition(":")[0] for info in definition.outputs.values()}
@@ -109,7 +108,7 @@ class ConvertedModel:
         return ConvertedModel(folder, signatures, callers, steps)
 
 
-def _side(arrays: Mapping[str, Any]) -> dict[str, ServedArray]:
+def _describe_arrays(arrays: Mapping[str, Any]) -> dict[str, ServedArray]:
     return {
         name: ServedArray.of_tensor(
             tf.TensorSpec(tf.TensorShape(info.tensor_shape), tf.as_dtype(info.dtype))
@@ -190,7 +189,7 @@ _ELEMENT = re.compile(r"tensor<(?:[^<>]*x)?(complex<\w+>|\w+)>")
 
 
 @dataclass(frozen=True)
-class _Lacking:
+class _LackingOperation:
     """Operation without a built-in operation of LiteRT.
 
     Attributes:
@@ -222,35 +221,35 @@ def _explain(error: Exception, callers: Mapping[str, str]) -> BridgeError | None
     diagnostics = getattr(error, "errors", None)
     if type(error).__name__ != "ConverterError" or diagnostics is None:
         return None
-    missing = list(dict.fromkeys(_lacking(diagnostics, callers)))
+    missing = list(dict.fromkeys(_find_lacking(diagnostics, callers)))
     if not missing:
         places = list(dict.fromkeys(_describe_failures(diagnostics, callers)))[:_MAX_SHOWN]
-        said = format_bullets(places) if places else f" {_reason(error)}"
+        reason = format_bullets(places) if places else f" {_find_reason(error)}"
         return SavingError(
-            f"TensorFlow {tf.__version__}'s converter for LiteRT failed:{said}\nWrite this part of "
-            "the function with other operations, or save a SavedModel for where TensorFlow is "
+            f"TensorFlow {tf.__version__}'s converter for LiteRT failed:{reason}\nWrite this part "
+            "of the function with other operations, or save a SavedModel for where TensorFlow is "
             "(save)."
         )
-    lines = [str(each) for each in missing[:_MAX_SHOWN]]
-    if len(missing) > _MAX_SHOWN:
-        lines.append(f"and {len(missing) - _MAX_SHOWN} more")
+    lines = format_bullets([*map(str, missing)], _MAX_SHOWN)
     return UnsupportedByTargetError(
-        f"LiteRT has no built-in operation for:{format_bullets(lines)}\nWrite this part of the "
+        f"LiteRT has no built-in operation for:{lines}\nWrite this part of the "
         "function with other operations, or save a SavedModel for where TensorFlow is (save).",
         operation=missing[0].operation,
         source=missing[0].line,
     )
 
 
-def _lacking(diagnostics: Any, callers: Mapping[str, str]) -> Iterator[_Lacking]:
+def _find_lacking(diagnostics: Any, callers: Mapping[str, str]) -> Iterator[_LackingOperation]:
     for each in diagnostics:
         match = _NO_BUILT_IN.search(each.error_message)
         if match is None:
             continue
-        yield _Lacking(match[1], _find_dtype(each.error_message), *_place(each, callers))
+        yield _LackingOperation(
+            match[1], _find_dtype(each.error_message), *_find_place(each, callers)
+        )
 
 
-def _place(diagnostic: Any, callers: Mapping[str, str]) -> tuple[str | None, str]:
+def _find_place(diagnostic: Any, callers: Mapping[str, str]) -> tuple[str | None, str]:
     """Returns the user's line and the signature of a diagnostic."""
     names = [call.name for call in diagnostic.location.call]
     line = next(filter(None, (find_source_line(name.partition("@")[0]) for name in names)), None)
@@ -263,7 +262,7 @@ def _describe_failures(diagnostics: Any, callers: Mapping[str, str]) -> Iterator
     for each in diagnostics:
         match = _OTHER.search(each.error_message)
         if match is not None:
-            place = _Lacking(match[1], "", *_place(each, callers))
+            place = _LackingOperation(match[1], "", *_find_place(each, callers))
             yield f"{place}: {match[2][:200]}"
 
 
@@ -277,6 +276,6 @@ def _find_dtype(text: str) -> str:
     return DTYPES_BY_ELEMENT_TYPE.get(element, element)
 
 
-def _reason(error: Exception) -> str:
+def _find_reason(error: Exception) -> str:
     match = re.search(r"error: (?:loc\(.*?\)+: )?(.*)", str(error))
     return (match[1] if match else str(error).strip().partition("\n")[0])[:300]

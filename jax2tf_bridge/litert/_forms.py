@@ -1,4 +1,9 @@
-"""Forms: functions of LiteRT's built-in operations that replace nodes of a GraphDef.
+"""Replaces operations that LiteRT lacks by calls of functions of its built-in operations.
+
+Nothing else rewrites a finished graph. LiteRT lacks operations and dtypes of TensorFlow, not of
+StableHLO, so a pass over StableHLO would not see what emitters, preprocess functions and the
+gradients of TensorFlow make. Emitters could not do it either: `save_litert` also reads SavedModels
+without StableHLO, such as those that the bridge saves without XLA.
 
 A node has a kernel of its own, or is computed in another dtype: narrow integers in 32 bits,
 unsigned ones as signed ones, and 16-bit floats in 32 bits.
@@ -16,7 +21,7 @@ import tensorflow as tf
 
 from jax2tf_bridge.emitters import copy
 from jax2tf_bridge.litert._kernels import (
-    FROM_UINT64,
+    CASTS,
     KERNELS,
     SCATTERS,
     compute_in,
@@ -24,11 +29,11 @@ from jax2tf_bridge.litert._kernels import (
     correlate,
     multiply_int32,
     squeeze_by_reshape,
-    to_uint64,
     update_slice,
 )
 from jax2tf_bridge.to_tensorflow import (
     Form,
+    FormFunctions,
     Kernel,
     find_attribute,
     find_node_dtype,
@@ -36,6 +41,7 @@ from jax2tf_bridge.to_tensorflow import (
     get_dynamic_update_slice,
     list_arguments,
     make_form,
+    remove_operations,
 )
 
 _REPLACEMENTS: Mapping[tf.DType, tf.DType] = MappingProxyType(
@@ -76,30 +82,99 @@ _AS_BITS = frozenset({"BroadcastTo", "GatherV2"})
 """Operations that the converter moves before casts, where they lack these dtypes of 16 bits."""
 _ORDERED = frozenset({"Div", "FloorDiv", "RealDiv", "Reciprocal", "Sub", "Xdivy"})
 """Elementwise operations whose operands the converter exchanges behind a transpose."""
+_ON_ELEMENTS = frozenset(
+    {"Abs", "Acos", "Acosh", "Add", "AddN", "AddV2", "Asin", "Asinh", "Atan", "Atan2", "Atanh"}
+    | {"BroadcastTo", "Cast", "Ceil", "CheckNumerics", "Cos", "Cosh", "Div", "Elu"}
+    | {"EnsureShape", "Erf", "Erfinv", "Exp", "Expm1", "Floor", "FloorDiv", "FloorMod", "Identity"}
+    | {"IdentityN", "Invert", "LeakyRelu", "LeftShift", "Log", "Log1p", "LogicalNot", "Maximum"}
+    | {"Minimum", "Mul", "Neg", "Pow", "RealDiv", "Reciprocal", "Relu", "Relu6"}
+    | {"RightShift", "Rint", "Round", "Rsqrt", "Select", "SelectV2", "Sigmoid", "Sign", "Sin"}
+    | {"Sinh", "Softplus", "Sqrt", "Square", "SquaredDifference", "Sub", "Tan", "Tanh"}
+    | {"BitwiseAnd", "BitwiseOr", "BitwiseXor", "LogicalAnd", "LogicalOr", "TruncateDiv"}
+    | {"TruncateMod"}
+)
+"""Elementwise operations, behind which the converter may have moved a transpose before.
+
+Bitcast is none of them. LiteRT 2.21 may overwrite its result if a reshape of it is used as well:
+both share memory, and an operation on the reshape works in place.
+"""
+_IDENTITIES = ("Identity", "IdentityN")
+_LOCKS = ("MutexV2", "MutexLock", "ConsumeMutexLock")
+"""Locks of a model's weights. LiteRT has none, and runs one call at a time."""
+_LOOPS = ("StatelessWhile", "While")
 
 
-def form_of(node: Any, makers: Mapping[str, Any], *, is_behind_transpose: bool) -> Form | None:
-    """Returns the form of a node of a GraphDef; None if it needs none, or none exists.
+def replace_lacking(graph: Any) -> None:
+    """Replaces operations that LiteRT lacks by their forms, if they have one.
 
     Args:
-      node: the node.
-      makers: the nodes of the same graph by name.
-      is_behind_transpose: whether to keep the converter of TensorFlow 2.21 from moving a transpose
-        behind the operation, where it would put a constant second: `2 - x.T` became `(x - 2).T`.
+      graph: a GraphDef, which is changed in place.
     """
-    definition = find_op_definition(node.op)
-    if definition is None or len(definition.output_arg) != 1:
-        return None
-    (output,) = definition.output_arg
-    kernel = None if output.number_attr else _find_kernel(node, makers)
-    if is_behind_transpose:
-        if kernel is None and node.op in _ORDERED:
-            kernel = _compute_node_in(find_node_dtype(node, "T"), node, "T")
-        # The operands of BroadcastTo are an array and a shape.
-        kernel = kernel and (kernel if node.op == "BroadcastTo" else _reshape_before(kernel))
-    if kernel is None:
-        return None
-    return make_form(node, kernel)
+    remove_operations(graph, _LOCKS)
+    functions = FormFunctions(graph, "litert")
+    bodies = [graph.node, *(function.node_def for function in graph.library.function)]
+    loops = {node.attr["body"].func.name for nodes in bodies for node in nodes if node.op in _LOOPS}
+    for nodes in bodies:
+        _replace_nodes(nodes, functions)
+    for function in graph.library.function:
+        if function.signature.name in loops:
+            _copy_moved_variables(function, functions)
+    graph.library.function.extend(functions.definitions)
+
+
+def _replace_nodes(nodes: Any, functions: FormFunctions) -> None:
+    makers = {node.name: node for node in nodes}
+    transposed = {
+        node.name
+        for node in nodes
+        if node.op in _ON_ELEMENTS and _is_behind_transpose(node, makers)
+    }
+    for node in nodes:
+        definition = find_op_definition(node.op)
+        if definition is None or len(definition.output_arg) != 1:
+            continue
+        is_transposed = node.name in transposed
+        kernel = None if definition.output_arg[0].number_attr else _find_kernel(node, makers)
+        # Constants that a kernel depends on are not among the attributes of the node.
+        constants = repr(getattr(kernel, "keywords", None))
+        if is_transposed:
+            kernel = _keep_order(node, kernel)
+        if kernel is not None:
+            functions.replace(node, make_form(node, kernel), is_transposed, constants)
+
+
+def _is_behind_transpose(node: Any, makers: Mapping[str, Any]) -> bool:
+    """Returns whether a node follows a transpose, directly or after elementwise operations."""
+    waiting, seen = [node], set()
+    while waiting:
+        for name in waiting.pop().input:
+            maker = makers.get(name.partition(":")[0])
+            if maker is None or maker.name in seen:
+                continue
+            seen.add(maker.name)
+            if maker.op == "Transpose":
+                return True
+            if maker.op in _ON_ELEMENTS:
+                waiting.append(maker)
+    return False
+
+
+def _keep_order(node: Any, kernel: Kernel | None) -> Kernel | None:
+    """Keeps the converter of TensorFlow 2.21 from moving a transpose behind an operation.
+
+    It would put a constant second: `2 - x.T` became `(x - 2).T`.
+    """
+    if kernel is None and node.op in _ORDERED:
+        kernel = _compute_node_in(find_node_dtype(node, "T"), node, "T")
+    # The operands of BroadcastTo are an array and a shape.
+    return kernel if kernel is None or node.op == "BroadcastTo" else _add_axis(kernel)
+
+
+def _add_axis(kernel: Kernel) -> Kernel:
+    def call(*tensors: tf.Tensor) -> tf.Tensor:
+        return tf.squeeze(kernel(*(tf.expand_dims(tensor, -1) for tensor in tensors)), -1)
+
+    return call
 
 
 def _find_kernel(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
@@ -120,12 +195,32 @@ def _find_kernel(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
     return _compute_node_in(replacement, node, data) if is_lacking else None
 
 
-def copy_form(dtype: tf.DType) -> Form | None:
+def _make_copy_form(dtype: tf.DType) -> Form | None:
     """Returns the form of an identity that LiteRT's converter does not remove."""
     replacement = _REPLACEMENTS.get(dtype, dtype)
     if replacement not in (tf.bool, tf.float32, tf.int32, tf.int64):
         return None
     return Form(compute_in(replacement, copy), (dtype,), "output")
+
+
+def _copy_moved_variables(function: Any, functions: FormFunctions) -> None:
+    """Inserts copies of loop variables that a loop's body returns as other variables.
+
+    LiteRT writes the results of a body into its variables one by one, so a variable that is also a
+    result may already be overwritten.
+    """
+    arguments = {each.name: i for i, each in enumerate(function.signature.input_arg)}
+    makers = {node.name: node for node in function.node_def}
+    for place, result in enumerate(function.signature.output_arg):
+        source = function.ret[result.name]
+        while ":" in source and (maker := makers[source.partition(":")[0]]).op in _IDENTITIES:
+            source = maker.input[int(source.rpartition(":")[2])]
+        form = _make_copy_form(tf.as_dtype(result.type))
+        if form is None or arguments.get(source, place) == place:
+            continue
+        copied = function.node_def.add(name=f"litert_copy_{place}", input=[source])
+        copied.op = functions.name_of(("copy", result.type), form)
+        function.ret[result.name] = f"{copied.name}:{form.output}:0"
 
 
 def _compute_node_in(dtype: tf.DType, node: Any, data: str) -> Kernel:
@@ -151,21 +246,12 @@ def _compute_node_in(dtype: tf.DType, node: Any, data: str) -> Kernel:
     return kernel
 
 
-def _reshape_before(kernel: Kernel) -> Kernel:
-    def call(*tensors: tf.Tensor) -> tf.Tensor:
-        return tf.squeeze(kernel(*(tf.expand_dims(tensor, -1) for tensor in tensors)), -1)
-
-    return call
-
-
 # Operations whose kernels depend on attributes and on the operations before them.
 
 
 def _cast(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
     source, result = find_node_dtype(node, "SrcT"), find_node_dtype(node, "DstT")
-    if source == tf.uint64:
-        return FROM_UINT64.get(result)
-    return to_uint64 if result == tf.uint64 else None
+    return CASTS.get((source if source == tf.uint64 else None, result))
 
 
 def _filter_gradient(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
@@ -222,7 +308,6 @@ def _squeeze(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
 
 
 def _update(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
-    """Returns the kernel of a dynamic update of a slice."""
     write = get_dynamic_update_slice()
     masks = ("begin_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
     has_masks = any(find_attribute(node, mask).i for mask in masks)

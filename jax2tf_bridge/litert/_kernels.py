@@ -119,13 +119,13 @@ def _logical_shift(x: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
     return tf.where(tf.logical_and(tf.less(places, 32), tf.greater_equal(places, 0)), shifted, 0)
 
 
-def _words(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _split_words(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     low, high = tf.unstack(tf.bitcast(x, tf.int32), 2, axis=-1)
     return low, high
 
 
 def _shift_right_64(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    (low, high), places = _words(x), tf.cast(y, tf.int32)
+    (low, high), places = _split_words(x), tf.cast(y, tf.int32)
     joined = _xor(_logical_shift(low, places), _left_shift(high, 32 - places))
     near = tf.where(tf.less(places, 32), joined, _logical_shift(high, places - 32))
     return tf.bitcast(tf.stack([near, _logical_shift(high, places)], axis=-1), tf.int64)
@@ -139,7 +139,7 @@ def _shift_right_signed_64(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
 
 def _shift_left_64(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    (low, high), places = _words(x), tf.cast(y, tf.int32)
+    (low, high), places = _split_words(x), tf.cast(y, tf.int32)
     joined = _xor(_left_shift(high, places), _logical_shift(low, 32 - places))
     far = tf.where(tf.less(places, 32), joined, _left_shift(low, places - 32))
     return tf.bitcast(tf.stack([_left_shift(low, places), far], axis=-1), tf.int64)
@@ -153,7 +153,7 @@ def _population_count(x: tf.Tensor) -> tf.Tensor:
 
     Bytes come from shifts, because the converter merges bitcasts of different sizes wrongly.
     """
-    words = _words(x) if x.dtype.size == 8 else [convert(x, tf.int32)]
+    words = _split_words(x) if x.dtype.size == 8 else [convert(x, tf.int32)]
     counts = []
     for word, place in itertools.product(words, range(min(x.dtype.size, 4))):
         byte = tf.math.floormod(tf.bitwise.right_shift(word, tf.constant(8 * place)), 256)
@@ -161,22 +161,19 @@ def _population_count(x: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.add_n(counts), tf.uint8)
 
 
-def _low_word(x: tf.Tensor) -> tf.Tensor:
-    return _words(tf.bitcast(x, tf.int64))[0]
+def _take_low_word(x: tf.Tensor) -> tf.Tensor:
+    return _split_words(tf.bitcast(x, tf.int64))[0]
 
 
-FROM_UINT64: Mapping[tf.DType, Kernel] = MappingProxyType(
+CASTS: Mapping[tuple[tf.DType | None, tf.DType | None], Kernel] = MappingProxyType(
     {
-        tf.int32: _low_word,
-        tf.int64: lambda x: tf.bitcast(x, tf.int64),
-        tf.uint32: lambda x: tf.bitcast(_low_word(x), tf.uint32),
+        (tf.uint64, tf.int32): _take_low_word,
+        (tf.uint64, tf.int64): lambda x: tf.bitcast(x, tf.int64),
+        (tf.uint64, tf.uint32): lambda x: tf.bitcast(_take_low_word(x), tf.uint32),
+        (None, tf.uint64): lambda x: tf.bitcast(tf.cast(x, tf.int64), tf.uint64),
     }
 )
-"""Casts from uint64, by the dtype of the result."""
-
-
-def to_uint64(x: tf.Tensor) -> tf.Tensor:
-    return tf.bitcast(tf.cast(x, tf.int64), tf.uint64)
+"""Casts by the dtypes of the operand and the result; None stands for all others."""
 
 
 # Floats.
@@ -315,7 +312,7 @@ def _group_terms(x: tf.Tensor) -> tf.Tensor:
     return tf.reshape(padded, [batch * groups, terms, width])
 
 
-def _in_one_batch(x: tf.Tensor, batch: tf.Tensor | None, is_transposed: bool) -> tf.Tensor:
+def _flatten_batch(x: tf.Tensor, batch: tf.Tensor | None, is_transposed: bool) -> tf.Tensor:
     """Reshapes (..., k, n) to (b, k, n), because LiteRT only multiplies arrays of low rank."""
     ends = tf.shape(x)[-2:]
     if batch is not None:
@@ -331,7 +328,7 @@ def multiply_int32(
     batch = None
     if in_batches:
         batch = tf.broadcast_dynamic_shape(tf.shape(x)[:-2], tf.shape(y)[:-2])
-    x, y = _in_one_batch(x, batch, not left), _in_one_batch(y, batch, right)
+    x, y = _flatten_batch(x, batch, not left), _flatten_batch(y, batch, right)
     rows, columns = tf.shape(x)[2], tf.shape(y)[2]
     size = tf.shape(x)[0]
     left_bytes, right_bytes = (_split_bytes(_group_terms(matrix)) for matrix in (x, y))
@@ -395,7 +392,7 @@ def correlate(
     return tf.reshape(tf.stack(products), window)
 
 
-def _rows(x: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def _flatten_rows(x: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Reshapes an array to a matrix; also returns the row numbers of updates, and the row width."""
     depth, shape = tf.shape(indices)[-1], tf.shape(x)
     leading, ends = shape[:depth], shape[depth:]
@@ -412,7 +409,7 @@ def _scatter(combine: Kernel) -> Kernel:
     """Makes the kernel of a scatter from a function of a matrix, row numbers and rows."""
 
     def kernel(tensor: tf.Tensor, indices: tf.Tensor, updates: tf.Tensor) -> tf.Tensor:
-        matrix, numbers, width = _rows(tensor, indices)
+        matrix, numbers, width = _flatten_rows(tensor, indices)
         rows = tf.reshape(updates, tf.stack([tf.size(numbers), width]))
         return tf.reshape(combine(matrix, numbers, rows), tf.shape(tensor))
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import tensorflow as tf
@@ -22,9 +23,11 @@ from jax2tf_bridge.saving import WEIGHT_SIGNATURES
 from jax2tf_bridge.signatures import ServedArray
 from shape_poly import is_symbolic_dim
 
-KINDS = ("dynamic_range", "float16", "int8", "int16x8", "as_trained")
+QuantizationKind: TypeAlias = Literal["dynamic_range", "float16", "int8", "int16x8", "as_trained"]
 _MEASURING = ("int8", "int16x8")
 """Kinds that compute with integers, in ranges of representative inputs."""
+_Inputs: TypeAlias = Mapping[str, Mapping[str, ServedArray]]
+"""Inputs of signatures, by signature and by name."""
 _DATA = "representative_data"
 _ROUNDING = "FakeQuantWithMinMaxVars"
 """Operation whose ranges TensorFlow's converter takes over."""
@@ -35,7 +38,7 @@ class Quantization:
     """Requested quantization.
 
     Attributes:
-      kind: one of KINDS, or None.
+      kind: the QuantizationKind, or None.
       data: representative inputs by signature, or for the only signature; or None.
       integers_only: whether inputs and outputs are integers, and floats in between an error.
     """
@@ -61,20 +64,21 @@ class Quantization:
         Raises:
           SavingError: the kind is unknown, or contradicts the data.
         """
-        if kind is not None and kind not in KINDS:
+        kinds = get_args(QuantizationKind)
+        if kind is not None and kind not in kinds:
             raise SavingError(
                 Message(
                     Argument("quantize"),
-                    f" must be one of {', '.join(map(repr, KINDS))}, or left out. Got: {kind!r}.",
+                    f" must be one of {', '.join(map(repr, kinds))}, or left out. Got: {kind!r}.",
                 )
             )
         if kind in _MEASURING and data is None:
             raise SavingError(
                 Message(
                     Argument("quantize", kind),
-                    " measures ranges with inputs as they come: give some as ",
+                    " measures ranges with typical inputs. Pass about a hundred of them as ",
                     Argument(_DATA),
-                    ", a hundred or so.",
+                    ".",
                 )
             )
         if kind not in _MEASURING and data is not None:
@@ -82,11 +86,11 @@ class Quantization:
                 Message(
                     Argument(_DATA),
                     " is for ",
-                    Argument("quantize", "int8"),
-                    ", which measures ranges. Leave it out, or add that.",
+                    *(Argument("quantize", "int8"), " and ", Argument("quantize", "int16x8")),
+                    ", which measure ranges. Leave it out, or add one of these.",
                 )
             )
-        quantization = Quantization(kind, _list_samples(data), integers_only)
+        quantization = Quantization(kind, _make_repeatable(data), integers_only)
         if integers_only and quantization.integers is None:
             raise SavingError(
                 Message(
@@ -100,12 +104,7 @@ class Quantization:
             )
         return quantization
 
-    def apply(
-        self,
-        converter: Any,
-        signatures: Mapping[str, Mapping[str, ServedArray]],
-        steps: Collection[str],
-    ) -> None:
+    def apply(self, converter: Any, signatures: _Inputs, steps: Collection[str]) -> None:
         """Sets the options of a converter.
 
         Args:
@@ -129,7 +128,7 @@ class Quantization:
         if self.integers is not None:
             self._check_steps(signatures, steps)
         if self.is_measured:
-            samples = list(self._samples(self._keep_measured(signatures, steps)))
+            samples = self._list_samples(signatures, steps)
             converter.representative_dataset = lambda: iter(samples)
         if self.kind == "int16x8":
             converter.target_spec.supported_ops = [
@@ -140,16 +139,16 @@ class Quantization:
             converter.inference_input_type = tf.as_dtype(self.integers)
             converter.inference_output_type = tf.as_dtype(self.integers)
 
-    def check_graph(self, graph: Any) -> None:
-        """Raises if a graph is to compute as trained and rounds nothing.
+    def prepare_graph(self, graph: Any) -> None:
+        """Checks a GraphDef, and replaces what TensorFlow's quantizers cannot convert, in place.
 
         Raises:
-          SavingError: it is so.
+          SavingError: it is to compute as trained, and has no rounding.
         """
-        if self.kind != "as_trained":
-            return
         bodies = [graph.node, *(function.node_def for function in graph.library.function)]
-        if not any(node.op == _ROUNDING for nodes in bodies for node in nodes):
+        if self.kind == "as_trained" and not any(
+            node.op == _ROUNDING for nodes in bodies for node in nodes
+        ):
             raise SavingError(
                 Message(
                     Argument("quantize", self.kind),
@@ -162,6 +161,12 @@ class Quantization:
                     ".",
                 )
             )
+        if self.integers is not None:
+            for nodes in bodies:
+                makers = {node.name: node for node in nodes}
+                for node in nodes:
+                    if node.op == "ArgMax":
+                        _shorten_search(node, makers, by_flags=self.integers == "int8")
 
     def explain(self, error: Exception) -> SavingError | None:
         """Converts an error of TensorFlow's quantizer for int16x8; returns None for others."""
@@ -177,9 +182,7 @@ class Quantization:
             )
         )
 
-    def examples(
-        self, signatures: Mapping[str, Mapping[str, ServedArray]], steps: Collection[str]
-    ) -> dict[str, dict[str, Any]]:
+    def examples(self, signatures: _Inputs, steps: Collection[str]) -> dict[str, dict[str, Any]]:
         """Returns the first representative inputs of each measured signature; none if nothing is.
 
         Raises:
@@ -188,26 +191,21 @@ class Quantization:
         if not self.is_measured:
             return {}
         self._check_steps(signatures, steps)
-        return dict(reversed([*self._samples(self._keep_measured(signatures, steps))]))
+        return dict(reversed(self._list_samples(signatures, steps)))
 
-    def in_integers(self, names: Iterable[str], steps: Collection[str]) -> list[str]:
+    def list_in_integers(self, names: Iterable[str], steps: Collection[str]) -> list[str]:
         """Returns the signatures that compute with integers."""
         in_floats = {*steps, *WEIGHT_SIGNATURES}
         return [name for name in names if self.integers and name not in in_floats]
 
-    def _keep_measured(
-        self, signatures: Mapping[str, Mapping[str, ServedArray]], steps: Collection[str]
-    ) -> dict[str, Mapping[str, ServedArray]]:
-        return {name: signatures[name] for name in self.in_integers(signatures, steps)}
+    def _list_samples(
+        self, signatures: _Inputs, steps: Collection[str]
+    ) -> list[tuple[str, dict[str, Any]]]:
+        measured = self.list_in_integers(signatures, steps)
+        return [*self._iterate_samples({name: signatures[name] for name in measured})]
 
-    def _check_steps(
-        self, signatures: Mapping[str, Mapping[str, ServedArray]], steps: Collection[str]
-    ) -> None:
-        """Raises if the data is for a signature that stays in float32, or none can be quantized.
-
-        Raises:
-          SavingError: it is so.
-        """
+    def _check_steps(self, signatures: _Inputs, steps: Collection[str]) -> None:
+        """Raises if the data is for a signature that stays in float32, or none can be quantized."""
         if self.integers_only and (steps or not signatures.keys().isdisjoint(WEIGHT_SIGNATURES)):
             raise SavingError(
                 Message(
@@ -250,9 +248,7 @@ class Quantization:
                 )
             )
 
-    def _samples(
-        self, signatures: Mapping[str, Mapping[str, ServedArray]]
-    ) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _iterate_samples(self, signatures: _Inputs) -> Iterator[tuple[str, dict[str, Any]]]:
         by_signature = self.data if isinstance(self.data, Mapping) else None
         if by_signature is None:
             if len(signatures) > 1:
@@ -276,7 +272,7 @@ class Quantization:
         for name, inputs in signatures.items():
             samples = by_signature[name]
             count = 0
-            for count, sample in enumerate(_iterate(samples, name), 1):
+            for count, sample in enumerate(_check_samples(samples, name), 1):
                 yield name, _name_arrays(sample, inputs, f"{_DATA}[{name!r}][{count - 1}]")
             if not count:
                 raise SavingError(
@@ -284,14 +280,14 @@ class Quantization:
                 )
 
 
-def _list_samples(data: Any) -> Any:
+def _make_repeatable(data: Any) -> Any:
     """Returns representative data that can be iterated more than once."""
     if isinstance(data, Mapping):
-        return {name: _list_samples(samples) for name, samples in data.items()}
+        return {name: _make_repeatable(samples) for name, samples in data.items()}
     return list(data) if isinstance(data, Iterator) else data
 
 
-def _iterate(samples: Any, name: str) -> Iterable[Any]:
+def _check_samples(samples: Any, name: str) -> Iterable[Any]:
     if not isinstance(samples, Iterable) or isinstance(samples, Mapping):
         raise StructureError(
             f"{_DATA}[{name!r}] must be several inputs, as a list of dicts. Got: a "
@@ -316,10 +312,10 @@ def _name_arrays(sample: Any, inputs: Mapping[str, ServedArray], place: str) -> 
             f"{place} must have the inputs {', '.join(inputs)}, as a dict by these names. Got: "
             f"{got}."
         )
-    return {name: _array(arrays[name], inputs[name], f"{place}[{name!r}]") for name in inputs}
+    return {name: _check_array(arrays[name], inputs[name], f"{place}[{name!r}]") for name in inputs}
 
 
-def _array(value: Any, expected: ServedArray, place: str) -> Any:
+def _check_array(value: Any, expected: ServedArray, place: str) -> Any:
     array = np.asarray(value)
     if array.dtype.name != expected.dtype:
         raise DTypeError(f"{place}: expected {expected.dtype}, got {array.dtype.name}.")
@@ -335,3 +331,56 @@ def _array(value: Any, expected: ServedArray, place: str) -> Any:
             f"{place}: expected {expected}, got {array_type_text(array.dtype, array.shape)}."
         )
     return array
+
+
+# Searches for extreme numbers, in graphs whose numbers become integers.
+
+_SEARCHES: Mapping[str, str] = MappingProxyType({"Max": "ArgMax", "Min": "ArgMin"})
+
+
+def _shorten_search(search: Any, makers: Mapping[str, Any], *, by_flags: bool) -> None:
+    """Replaces a search for an extreme number or NaN by one that does not look for NaN.
+
+    Emitters write the index of a maximum as `argmax(x == max(x) | is_nan(x))`. Integers have no
+    NaN, and TensorFlow's quantizers would keep the flags in float32, or fail on them.
+
+    Args:
+      search: the ArgMax, which is changed in place.
+      makers: the nodes of the same graph by name.
+      by_flags: whether to search for `x == max(x)`. The quantizer for int8 leaves the search in x
+        itself in float32; the one for int16x8 fails on flags.
+    """
+    either = _find_maker(search.input[0], "LogicalOr", makers)
+    if either is None:
+        return
+    is_best = _find_maker(either.input[0], "Equal", makers)
+    is_nan = _find_maker(either.input[1], "IsNan", makers)
+    if is_best is None or is_nan is None or is_best.input[0] != is_nan.input[0]:
+        return
+    for reduction, operation in _SEARCHES.items():
+        best = _find_maker(is_best.input[1], reduction, makers)
+        if best is None or best.input[0] != is_nan.input[0]:
+            continue
+        axes = [_read_constant(name, makers) for name in (best.input[1], search.input[1])]
+        if None in axes or axes[0] != axes[1]:
+            continue
+        if by_flags:
+            search.input[0] = either.input[0]
+        else:
+            search.op = operation
+            search.input[0] = is_nan.input[0]
+            search.attr["T"].CopyFrom(is_nan.attr["T"])
+
+
+def _find_maker(name: str, operation: str, makers: Mapping[str, Any]) -> Any | None:
+    """Returns the operation of this kind that makes a tensor; None for another kind."""
+    maker = makers.get(name.partition(":")[0])
+    return maker if maker is not None and maker.op == operation else None
+
+
+def _read_constant(name: str, makers: Mapping[str, Any]) -> list[int] | None:
+    maker = _find_maker(name, "Const", makers)
+    if maker is None:
+        return None
+    axes: list[int] = tf.make_ndarray(maker.attr["value"].tensor).reshape(-1).tolist()
+    return axes

@@ -5,22 +5,23 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from jax2tf_bridge._utils import reraise_interrupts
 from jax2tf_bridge.converting import copy_as_operations
 from jax2tf_bridge.errors import Argument, BridgeError, Message, SavingError
-from jax2tf_bridge.litert._comparison import Answers, answers_of_tensorflow, check_model
-from jax2tf_bridge.litert._convert import ConvertedModel, LiteRTSignature, convert_model
-from jax2tf_bridge.litert._integers import (
+from jax2tf_bridge.litert._checks import (
+    Answers,
     OperationCounts,
+    ask_tensorflow,
+    check_answers,
     check_ranges,
-    with_integer_ports,
+    describe_integer_ports,
 )
-from jax2tf_bridge.litert._quantization import Quantization
+from jax2tf_bridge.litert._convert import ConvertedModel, LiteRTSignature, convert_model
+from jax2tf_bridge.litert._quantization import Quantization, QuantizationKind
 from jax2tf_bridge.saved_model import VariableEntry, read_sidecar
 from jax2tf_bridge.saving import (
     LITERT_VARIABLES,
@@ -36,17 +37,15 @@ from jax2tf_bridge.signatures import (
     Signature,
     Signatures,
     export_signatures,
-    find_model,
     keys_as_words,
+    open_model,
     open_params,
 )
-from jax2tf_bridge.storage import AnyPath, as_path, check_file_path, on_disk, replace_file_at
+from jax2tf_bridge.storage import AnyPath, as_path, check_file_path, replace_file_at
 from jax2tf_bridge.targets import Target
 
-Quantize: TypeAlias = Literal["dynamic_range", "float16", "int8", "int16x8", "as_trained"]
 
-
-def _target_of(quantization: Quantization) -> Target:
+def _make_target(quantization: Quantization) -> Target:
     as_trained = quantization.kind == "as_trained"
     return replace(Target.widest(xla=False), names_lines=True, computes_as_trained=as_trained)
 
@@ -87,7 +86,7 @@ def save_litert(
     *,
     params: Any = None,
     weight_signatures: Sequence[WeightSignature] | None = None,
-    quantize: Quantize | None = None,
+    quantize: QuantizationKind | None = None,
     representative_data: Mapping[str, Iterable[Any]] | Iterable[Any] | None = None,
     integers_only: bool = False,
     platforms: Sequence[str] | None = None,
@@ -115,10 +114,9 @@ def save_litert(
         int8 where the function itself rounds numbers to 255 or 256 steps, as in
         quantization-aware training. Inputs and outputs keep their dtypes.
       representative_data: typical inputs for "int8" and "int16x8", for the only signature or by
-        signature.
-        Signatures that change or read weights take none, and compute in float32. Each
-        is a dict of JAX or NumPy arrays by input name, a tuple of them in the order of the inputs,
-        or the only input.
+        signature. Each is a dict of JAX or NumPy arrays by input name, a tuple of them in the order
+        of the inputs, or the only input. Signatures that change or read weights take none, and
+        compute in float32.
       integers_only: whether "int8", "int16x8" and "as_trained" take and return integers in place of
         float32, and refuse functions of which a part would be computed in floats. `scales` of a
         signature says what the integers stand for.
@@ -159,51 +157,48 @@ def save_litert(
     """
     quantization = Quantization.of(quantize, representative_data, integers_only=integers_only)
     check_file_path(path, bytes_of="save_litert", overwrite=overwrite)
-    source = find_model(signatures, params)
-    if source is not None and weight_signatures is not None:
-        raise SavingError(
-            Message(
-                Argument("weight_signatures"),
-                " are for functions; a SavedModel has its own signatures. Save it with them.",
-            )
-        )
     with (
         reraise_interrupts() as check_interrupts,
         tempfile.TemporaryDirectory(prefix="jax2tf_bridge-") as temporary,
+        open_model(signatures, params) as source,
     ):
         folder = Path(temporary, "model")
-        with nullcontext() if source is None else on_disk(source) as local:
-            if local is None:
-                model, answers = _save_functions(
-                    folder,
-                    signatures,
-                    params,
-                    weight_signatures,
-                    platforms,
-                    quantization,
-                    verify=verify,
+        if source is None:
+            model, answers = _save_functions(
+                folder,
+                signatures,
+                params,
+                weight_signatures,
+                platforms,
+                quantization,
+                verify=verify,
+            )
+        elif weight_signatures is None:
+            model, answers = _copy_model(source, folder, quantization, verify=verify)
+        else:
+            raise SavingError(
+                Message(
+                    Argument("weight_signatures"),
+                    " are for functions; a SavedModel has its own signatures. Save it with them.",
                 )
-            else:
-                model, answers = _copy_model(local, folder, quantization, verify=verify)
-            check_interrupts()
-            try:
-                data = convert_model(model, quantization)
-            except BridgeError as error:
-                bucketed = [] if local is None else _list_bucketed_signatures(local)
-                if bucketed:
-                    raise _make_buckets_error(bucketed) from error
-                raise
-            check_interrupts()
-            operations = OperationCounts.of(data)
-            if integers_only:
-                operations.check()
-            model, answers = _without_unused_inputs(model, answers)
-            names = quantization.in_integers(answers, model.steps)
-            check_ranges(data, answers, names)
-            others = {name: each for name, each in answers.items() if name not in names}
-            check_model(data, others, model.steps, is_quantized=quantize is not None)
-            if integers_only:
-                model = with_integer_ports(model, data)
+            )
+        check_interrupts()
+        try:
+            data = convert_model(model, quantization)
+        except BridgeError as error:
+            if source is not None:
+                _check_buckets(source, error)
+            raise
+        check_interrupts()
+        operations = OperationCounts.of(data)
+        if integers_only:
+            operations.check()
+        model, answers = _drop_unused_inputs(model, answers)
+        names = quantization.list_in_integers(answers, model.steps)
+        check_ranges(data, {name: answers.pop(name) for name in names})
+        check_answers(data, answers, model.steps, is_quantized=quantize is not None)
+        if integers_only:
+            model = describe_integer_ports(model, data)
     check_interrupts()
     with replace_file_at(path, bytes_of="save_litert", overwrite=overwrite) as file:
         file.write(data)
@@ -220,10 +215,9 @@ def _save_functions(
     *,
     verify: bool,
 ) -> tuple[ConvertedModel, dict[str, Answers]]:
-    """Saves functions as a SavedModel without gradients."""
     with open_params(params) as weights:
         because = "LiteRT compiles no sizes and fills in no inputs"
-        target = _target_of(quantization)
+        target = _make_target(quantization)
         exported = export_signatures(signatures, weights, platforms, target, because)
         steps = [name for name, each in exported.items() if each.updates_params]
         extra: Sequence[WeightSignature] = ("get_weights", "set_weights") if steps else ()
@@ -242,8 +236,7 @@ def _save_functions(
         inputs = {
             name: (exported.get(name, Signature(None)), sides[0]) for name, sides in served.items()
         }
-        inputs = _with_examples(inputs, quantization, steps)
-        answers = answers_of_tensorflow(folder, inputs, steps)
+        answers = _ask_in_order(folder, inputs, quantization, steps)
     model = ConvertedModel.read(folder, served, steps=steps, quantization=quantization)
     return model, answers
 
@@ -251,8 +244,10 @@ def _save_functions(
 _Inputs: TypeAlias = dict[str, tuple[Signature, Mapping[str, ServedArray]]]
 
 
-def _with_examples(inputs: _Inputs, quantization: Quantization, steps: Collection[str]) -> _Inputs:
-    """Orders signatures for calls, with representative inputs as their examples."""
+def _ask_in_order(
+    folder: Path, inputs: _Inputs, quantization: Quantization, steps: Collection[str]
+) -> dict[str, Answers]:
+    """Calls signatures in order, with representative inputs as their examples."""
     examples = quantization.examples({n: served for n, (_, served) in inputs.items()}, steps)
     ordered = {}
     for name in _order_signatures(inputs, steps):
@@ -260,13 +255,13 @@ def _with_examples(inputs: _Inputs, quantization: Quantization, steps: Collectio
         if name in examples:
             signature = replace(signature, example=examples[name])
         ordered[name] = (signature, served)
-    return ordered
+    return ask_tensorflow(folder, ordered, steps)
 
 
-def _without_unused_inputs(
+def _drop_unused_inputs(
     model: ConvertedModel, answers: Mapping[str, Answers]
 ) -> tuple[ConvertedModel, dict[str, Answers]]:
-    """Leaves out the inputs that signatures of weights had for the calibrator only."""
+    """Leaves out the inputs that only the calibrator needed, of signatures of weights."""
 
     def drop(name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return {} if has_unused_input(name, inputs) else dict(inputs)
@@ -287,8 +282,9 @@ def _order_signatures(names: Iterable[str], steps: Collection[str]) -> list[str]
     """
 
     def rank(name: str) -> int:
-        order = [None, *WEIGHT_SIGNATURES]
-        return order.index(name) + 1 if name in order else int(name in steps)
+        if name in WEIGHT_SIGNATURES:
+            return 2 + WEIGHT_SIGNATURES.index(name)
+        return int(name in steps)
 
     return sorted(names, key=rank)
 
@@ -304,35 +300,39 @@ def _check_changes(variables: Iterable[VariableEntry]) -> None:
             )
 
 
-def _list_bucketed_signatures(folder: Path) -> list[str]:
-    known = read_sidecar(folder)
-    return [] if known is None else [n for n, s in known[0].signatures.items() if s.buckets]
-
-
-def _make_buckets_error(names: Sequence[str]) -> SavingError:
-    """Makes an error for buckets; the converter would name operations that the user cannot see."""
-    has = f"signature {names[0]} has" if len(names) == 1 else f"signatures {', '.join(names)} have"
-    return SavingError(
-        f"The {has} buckets, and TensorFlow's converter for LiteRT fails on the code that pads. "
-        "LiteRT compiles no sizes: save the model without buckets, or convert its functions."
-    )
+def _check_buckets(folder: Path, error: BridgeError) -> None:
+    """Raises for buckets, whose operations the user cannot see in the converter's error."""
+    contents = read_sidecar(folder)
+    names = [] if contents is None else [n for n, s in contents[0].signatures.items() if s.buckets]
+    if names:
+        has = (
+            f"signature {names[0]} has"
+            if len(names) == 1
+            else f"signatures {', '.join(names)} have"
+        )
+        raise SavingError(
+            f"The {has} buckets, and TensorFlow's converter for LiteRT fails on the code that "
+            "pads. LiteRT compiles no sizes: save the model without buckets, or convert its "
+            "functions."
+        ) from error
 
 
 def _copy_model(
     source: Path, folder: Path, quantization: Quantization, *, verify: bool
 ) -> tuple[ConvertedModel, dict[str, Answers]]:
     """Makes a SavedModel with the graph of another in operations, and its variables."""
-    copy_as_operations(source, folder, _target_of(quantization))
-    known = read_sidecar(source)
-    if known is not None:
-        _check_changes(known[0].list_updated_variables())
-    steps = [] if known is None else [n for n, s in known[0].signatures.items() if s.updates]
+    copy_as_operations(source, folder, _make_target(quantization))
+    contents = read_sidecar(source)
+    steps = []
+    if contents is not None:
+        sidecar, _ = contents
+        _check_changes(sidecar.list_updated_variables())
+        steps = [name for name, entry in sidecar.signatures.items() if entry.updates]
     model = ConvertedModel.read(folder, steps=steps, quantization=quantization)
     answers: dict[str, Answers] = {}
     if verify:
         inputs: _Inputs = {
             n: (Signature(None), each.inputs) for n, each in model.signatures.items()
         }
-        inputs = _with_examples(inputs, quantization, steps)
-        answers = answers_of_tensorflow(source, inputs, steps)
+        answers = _ask_in_order(source, inputs, quantization, steps)
     return model, answers

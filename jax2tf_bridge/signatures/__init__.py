@@ -25,8 +25,8 @@ from jax2tf_bridge.signatures._params import normalize_separators as normalize_s
 from jax2tf_bridge.signatures._params import open_params as open_params
 from jax2tf_bridge.signatures._prepare import Signatures as Signatures
 from jax2tf_bridge.signatures._prepare import export_signatures as export_signatures
-from jax2tf_bridge.signatures._prepare import find_model as find_model
 from jax2tf_bridge.signatures._prepare import list_serving_options as list_serving_options
+from jax2tf_bridge.signatures._prepare import open_model as open_model
 from jax2tf_bridge.signatures._prepare import prepare_signatures as prepare_signatures
 from jax2tf_bridge.signatures._signature import Padding, Processing, Signature
 from jax2tf_bridge.signatures._signature import list_masks as list_masks

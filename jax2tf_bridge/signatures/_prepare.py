@@ -7,6 +7,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jax2tf_bridge._utils import some
@@ -16,7 +17,7 @@ from jax2tf_bridge.serialization import read_function
 from jax2tf_bridge.signatures._inputs import SignatureInputs
 from jax2tf_bridge.signatures._params import PathWeights
 from jax2tf_bridge.signatures._signature import Padding, Processing, Signature
-from jax2tf_bridge.storage import AnyPath, as_path
+from jax2tf_bridge.storage import as_path, on_disk
 from jax2tf_bridge.targets import Target
 
 if TYPE_CHECKING:
@@ -53,14 +54,16 @@ def prepare_signatures(
     }
 
 
-def find_model(signatures: Signatures, params: Any) -> AnyPath | None:
-    """Returns the folder of a SavedModel that is passed in place of functions, else None.
+@contextlib.contextmanager
+def open_model(signatures: Signatures, params: Any) -> Iterator[Path | None]:
+    """Yields the folder of a SavedModel that is passed in place of functions, on disk; else None.
 
     Raises:
       SavingError: there are params for a SavedModel.
     """
     if not isinstance(signatures, (str, os.PathLike)) or not as_path(signatures).is_dir():
-        return None
+        yield None
+        return
     if params is not None:
         raise SavingError(
             Message(
@@ -69,7 +72,8 @@ def find_model(signatures: Signatures, params: Any) -> AnyPath | None:
                 "them out.",
             )
         )
-    return as_path(signatures)
+    with on_disk(as_path(signatures)) as folder:
+        yield folder
 
 
 _SERVING_OPTIONS = ("buckets", "mask", "pad_values", "unchecked_padding")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -15,13 +17,15 @@ import tensorflow as tf
 
 from jax2tf_bridge._version import __version__
 from jax2tf_bridge.frozen_graphs import FrozenGraph, GraphPort
-from jax2tf_bridge.tfjs._simplify import node_of, simplify
 
-SHARD_BYTES = 4 << 20
+_SHARD_BYTES = 4 << 20
 """Size of a file of weights; browsers keep files of this size in their caches."""
 
-Quantize: TypeAlias = Literal["float16", "uint16", "uint8"]
+StoredDType: TypeAlias = Literal["float16", "uint16", "uint8"]
 """Dtypes of stored float32 weights; TensorFlow.js makes float32 of them when it loads them."""
+
+JsonNode: TypeAlias = dict[str, Any]
+"""Node of a graph in the JSON file."""
 
 _NAMES = {
     tf.float32: "DT_FLOAT",
@@ -32,8 +36,8 @@ _NAMES = {
 }
 
 
-def tfjs_dtype(dtype: tf.DType) -> tf.DType:
-    """Returns the dtype of TensorFlow.js in which it has the numbers, or the bits, of a dtype."""
+def _tfjs_dtype(dtype: tf.DType) -> tf.DType:
+    """Returns the dtype in which TensorFlow.js has the numbers, or the bits, of a dtype."""
     if dtype.is_floating:
         return tf.float32
     if dtype.is_complex:
@@ -57,7 +61,7 @@ class _Weight:
 
 
 def write_graph_models(
-    folder: Path, models: Mapping[str, FrozenGraph], quantize: Quantize | None
+    folder: Path, models: Mapping[str, FrozenGraph], quantize: StoredDType | None
 ) -> None:
     """Writes models into a folder. Models share the arrays that are equal.
 
@@ -70,7 +74,9 @@ def write_graph_models(
     weights: dict[str, dict[bytes, _Weight]] = {}
     for file, model in models.items():
         topologies[file], arrays = _make_topology(model)
-        weights[file] = _by_content(_store(name, array, quantize) for name, array in arrays.items())
+        weights[file] = _index_by_content(
+            _store(name, array, quantize) for name, array in arrays.items()
+        )
     users: dict[bytes, tuple[str, ...]] = {}
     for file, stored in weights.items():
         users.update({key: (*users.get(key, ()), file) for key in stored})
@@ -105,33 +111,33 @@ def write_graph_models(
         (folder / file).write_text(json.dumps(described, separators=(",", ":")))
 
 
-def _by_content(weights: Iterable[_Weight]) -> dict[bytes, _Weight]:
+def _index_by_content(weights: Iterable[_Weight]) -> dict[bytes, _Weight]:
     """Returns weights by digests of their contents; equal ones of a graph count as different."""
-    found: dict[bytes, _Weight] = {}
+    by_content: dict[bytes, _Weight] = {}
     for weight in weights:
         content = hashlib.sha256(json.dumps(weight.spec, sort_keys=True).encode())
         content.update(weight.data)
         key = content.digest()
-        while key in found:
+        while key in by_content:
             key = hashlib.sha256(key).digest()
-        found[key] = weight
-    return found
+        by_content[key] = weight
+    return by_content
 
 
-def _store(name: str, array: np.ndarray, quantize: Quantize | None) -> _Weight:
+def _store(name: str, array: np.ndarray, quantize: StoredDType | None) -> _Weight:
     """Describes an array in a dtype of TensorFlow.js."""
     if array.dtype.kind in "SO":
         texts = [t if isinstance(t, bytes) else str(t).encode() for t in array.ravel().tolist()]
         data = b"".join(len(text).to_bytes(4, "little") + text for text in texts)
         return _Weight(name, {"shape": list(array.shape), "dtype": "string"}, data)
-    dtype = tfjs_dtype(tf.as_dtype(array.dtype))
+    dtype = _tfjs_dtype(tf.as_dtype(array.dtype))
     if array.dtype.kind in "ui":
         # Unsigned and longer integers keep their low bits.
         array = array.astype(np.uint64).astype(np.uint32).view(np.int32)
     array = array.astype(dtype.as_numpy_dtype)
     spec: dict[str, Any] = {"shape": list(array.shape), "dtype": dtype.name}
     if quantize is not None and dtype == tf.float32:
-        quantized = quantize_array(array, quantize)
+        quantized = _quantize(array, quantize)
         if quantized is not None:
             array, spec["quantization"] = quantized
     return _Weight(name, spec, array.tobytes())
@@ -140,10 +146,10 @@ def _store(name: str, array: np.ndarray, quantize: Quantize | None) -> _Weight:
 def _write_shards(folder: Path, number: int, contents: Sequence[bytes]) -> list[str]:
     """Writes arrays one after the other, and returns the names of the files."""
     data = b"".join(contents)
-    count = max(1, -(-len(data) // SHARD_BYTES))
+    count = max(1, -(-len(data) // _SHARD_BYTES))
     names = [f"group{number}-shard{i}of{count}.bin" for i in range(1, count + 1)]
     for i, name in enumerate(names):
-        (folder / name).write_bytes(data[i * SHARD_BYTES : (i + 1) * SHARD_BYTES])
+        (folder / name).write_bytes(data[i * _SHARD_BYTES : (i + 1) * _SHARD_BYTES])
     return names
 
 
@@ -151,14 +157,14 @@ def _describe(tensors: Mapping[str, GraphPort]) -> dict[str, Any]:
     return {
         name: {
             "name": port.tensor,
-            "dtype": _NAMES[tfjs_dtype(port.dtype)],
-            "tensorShape": _shape(port.sizes),
+            "dtype": _NAMES[_tfjs_dtype(port.dtype)],
+            "tensorShape": _describe_shape(port.sizes),
         }
         for name, port in tensors.items()
     }
 
 
-def _shape(sizes: Sequence[int] | None) -> dict[str, Any]:
+def _describe_shape(sizes: Sequence[int] | None) -> dict[str, Any]:
     if sizes is None:
         return {"unknownRank": True}
     return {"dim": [{"size": str(size)} for size in sizes]}
@@ -207,13 +213,13 @@ def _make_topology(model: FrozenGraph) -> tuple[dict[str, Any], Mapping[str, np.
 def _list_needed(nodes: Iterable[Any], tensors: Iterable[str]) -> list[Any]:
     """Returns the nodes that tensors depend on, in the order of the graph."""
     by_name = {node.name: node for node in nodes}
-    waiting, needed = [node_of(tensor) for tensor in tensors], set()
+    waiting, needed = [_find_node_name(tensor) for tensor in tensors], set()
     while waiting:
         name = waiting.pop()
         if name in needed or name not in by_name:
             continue
         needed.add(name)
-        waiting += [node_of(tensor) for tensor in _data_inputs(by_name[name])]
+        waiting += [_find_node_name(tensor) for tensor in _list_data_inputs(by_name[name])]
     return [node for name, node in by_name.items() if name in needed]
 
 
@@ -230,29 +236,28 @@ def _list_called(nodes: Iterable[Any], library: Mapping[str, Any]) -> list[Any]:
     return list(called.values())
 
 
-def _data_inputs(node: Any) -> list[str]:
-    """Returns the tensors that a node takes. Nothing needs an order: no operation has effects."""
+def _list_data_inputs(node: Any) -> list[str]:
+    """Returns the inputs without control inputs: no operation has effects."""
     return [tensor for tensor in node.input if tensor[0] != "^"]
 
 
 def _make_function(function: Any, constants: _Constants) -> dict[str, Any]:
-    """Returns a function of the library as JSON."""
     signature = function.signature
     nodes = _list_needed(function.node_def, function.ret.values())
     names = constants.add(nodes, f"{signature.name}/")
     return {
         "signature": {
             "name": signature.name,
-            "inputArg": [_argument(argument) for argument in signature.input_arg],
-            "outputArg": [_argument(argument) for argument in signature.output_arg],
+            "inputArg": [_describe_argument(argument) for argument in signature.input_arg],
+            "outputArg": [_describe_argument(argument) for argument in signature.output_arg],
         },
         "nodeDef": _make_nodes(nodes, names, function.ret.values()),
         "ret": {name: _rename(tensor, names) for name, tensor in function.ret.items()},
     }
 
 
-def _argument(argument: Any) -> dict[str, str]:
-    return {"name": argument.name, "type": _dtype_name(argument.type)}
+def _describe_argument(argument: Any) -> dict[str, str]:
+    return {"name": argument.name, "type": _name_dtype(argument.type)}
 
 
 def _rename(tensor: str, names: Mapping[str, str]) -> str:
@@ -270,65 +275,63 @@ def _make_nodes(
       names: the name of the weight for each constant among them.
       results: the tensors that a graph takes and returns.
     """
-    made = {names.get(node.name, node.name): _make_node(node, names) for node in nodes}
-    return simplify(list(made.values()), [_rename(tensor, names) for tensor in results])
+    # Equal constants have one name.
+    by_name = {names.get(node.name, node.name): _make_node(node, names) for node in nodes}
+    return _simplify(list(by_name.values()), [_rename(tensor, names) for tensor in results])
 
 
 def _make_node(node: Any, names: Mapping[str, str]) -> dict[str, Any]:
-    made: dict[str, Any] = {"name": names.get(node.name, node.name), "op": node.op}
-    if inputs := [_rename(tensor, names) for tensor in _data_inputs(node)]:
-        made["input"] = inputs
+    described: dict[str, Any] = {"name": names.get(node.name, node.name), "op": node.op}
+    if inputs := [_rename(tensor, names) for tensor in _list_data_inputs(node)]:
+        described["input"] = inputs
     if node.op == "Const":
-        dtype = _dtype_name(node.attr["dtype"].type)
-        shape = _shape_of(node.attr["value"].tensor.tensor_shape)
+        dtype = _name_dtype(node.attr["dtype"].type)
+        shape = _describe_proto(node.attr["value"].tensor.tensor_shape)
         value = {"tensor": {"dtype": dtype, "tensorShape": shape}}
-        return {**made, "attr": {"dtype": {"type": dtype}, "value": value}}
+        return {**described, "attr": {"dtype": {"type": dtype}, "value": value}}
     attributes = {key: _make_attribute(value) for key, value in node.attr.items() if key[0] != "_"}
-    return {**made, "attr": attributes} if attributes else made
+    return {**described, "attr": attributes} if attributes else described
 
 
-def _dtype_name(number: int) -> str:
+def _name_dtype(number: int) -> str:
     dtype = tf.as_dtype(number)
-    return _NAMES.get(tfjs_dtype(dtype), f"DT_{dtype.name.upper()}")
+    return _NAMES.get(_tfjs_dtype(dtype), f"DT_{dtype.name.upper()}")
 
 
-def _make_attribute(value: Any) -> dict[str, Any]:
-    """Returns an attribute as JSON."""
-    kind = value.WhichOneof("value")
-    if kind == "list":
-        lists = {
-            "i": [str(number) for number in value.list.i],
-            "f": list(value.list.f),
-            "b": list(value.list.b),
-            "s": [_text(text) for text in value.list.s],
-            "type": [_dtype_name(number) for number in value.list.type],
-            "shape": [_shape_of(shape) for shape in value.list.shape],
-            "func": [{"name": function.name} for function in value.list.func],
-        }
-        return {"list": {key: items for key, items in lists.items() if items}}
-    converters: Mapping[str, Callable[[], Any]] = {
-        "i": lambda: str(value.i),
-        "f": lambda: value.f,
-        "b": lambda: value.b,
-        "s": lambda: _text(value.s),
-        "type": lambda: _dtype_name(value.type),
-        "shape": lambda: _shape_of(value.shape),
-        "func": lambda: {"name": value.func.name},
-    }
-    return {kind: converters[kind]()} if kind in converters else {}
-
-
-def _text(data: bytes) -> str:
+def _encode(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def _shape_of(shape: Any) -> dict[str, Any]:
-    return _shape(None if shape.unknown_rank else [dim.size for dim in shape.dim])
+def _describe_proto(shape: Any) -> dict[str, Any]:
+    return _describe_shape(None if shape.unknown_rank else [dim.size for dim in shape.dim])
 
 
-def quantize_array(
-    array: np.ndarray, quantize: Quantize
-) -> tuple[np.ndarray, dict[str, Any]] | None:
+_CONVERTERS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
+    {
+        "i": str,
+        "f": float,
+        "b": bool,
+        "s": _encode,
+        "type": _name_dtype,
+        "shape": _describe_proto,
+        "func": lambda function: {"name": function.name},
+    }
+)
+"""Conversions of attributes to JSON, by kind."""
+
+
+def _make_attribute(value: Any) -> dict[str, Any]:
+    kind = value.WhichOneof("value")
+    if kind == "list":
+        lists = {
+            key: [convert(item) for item in getattr(value.list, key)]
+            for key, convert in _CONVERTERS.items()
+        }
+        return {"list": {key: items for key, items in lists.items() if items}}
+    return {kind: _CONVERTERS[kind](getattr(value, kind))} if kind in _CONVERTERS else {}
+
+
+def _quantize(array: np.ndarray, quantize: StoredDType) -> tuple[np.ndarray, dict[str, Any]] | None:
     """Returns a float32 array in fewer bits, and how to restore it: `min + scale * integer`.
 
     0 stays exact. Returns None for arrays that are not finite in fewer bits.
@@ -347,3 +350,91 @@ def quantize_array(
         low = -scale * round(-low / scale)
     integers = np.clip(np.round((array - low) / scale), 0, steps).astype(quantize)
     return integers, {**restoring, "min": low, "scale": scale}
+
+
+# Removes and joins nodes: in TensorFlow.js each node costs time.
+
+
+_IDENTITIES = frozenset({"Identity", "PreventGradient", "Snapshot", "StopGradient"})
+_PRODUCTS = {"Conv2D": "_FusedConv2D", "MatMul": "_FusedMatMul"}
+_ACTIVATIONS = frozenset({"Elu", "Relu", "Relu6", "Sigmoid"})
+
+
+def _simplify(nodes: Sequence[JsonNode], results: Iterable[str]) -> list[JsonNode]:
+    """Removes identities, and joins products with their biases and activations.
+
+    Args:
+      nodes: the nodes of a graph or function, in any order.
+      results: the tensors that it returns; their nodes stay.
+    """
+    names = {_find_node_name(tensor) for tensor in results}
+    return _join_products(_remove_identities(nodes, names), names)
+
+
+def _find_node_name(tensor: str) -> str:
+    return tensor.partition(":")[0]
+
+
+def _remove_identities(nodes: Iterable[JsonNode], results: set[str]) -> list[JsonNode]:
+    sources = {
+        node["name"]: node["input"][0]
+        for node in nodes
+        if node["op"] in _IDENTITIES and node["name"] not in results
+    }
+
+    def find_source(tensor: str) -> str:
+        while (name := _find_node_name(tensor)) in sources:
+            tensor = sources[name]
+        return tensor
+
+    return [
+        {**node, "input": [find_source(tensor) for tensor in node["input"]]}
+        if "input" in node
+        else node
+        for node in nodes
+        if node["name"] not in sources
+    ]
+
+
+def _join_products(nodes: Sequence[JsonNode], results: set[str]) -> list[JsonNode]:
+    """Joins products with the bias and the activation that follow, if nothing else reads them."""
+    by_name = {node["name"]: node for node in nodes}
+    users = Counter(_find_node_name(tensor) for node in nodes for tensor in node.get("input", ()))
+
+    def join(node: JsonNode, kinds: Iterable[str], bias: Sequence[str], *operations: str) -> None:
+        product = by_name.get(_find_node_name(node["input"][0]))
+        if product is None or users[product["name"]] > 1 or product["name"] in results:
+            return
+        if product["op"] not in kinds or not _can_join(product):
+            return
+        del by_name[product["name"]]
+        by_name[node["name"]] = {
+            "name": node["name"],
+            "op": _PRODUCTS.get(product["op"], product["op"]),
+            "input": [*product["input"], *bias],
+            "attr": {
+                **product["attr"],
+                "fused_ops": {"list": {"s": [_encode(name.encode()) for name in operations]}},
+                "num_args": {"i": "1"},
+            },
+        }
+
+    for node in nodes:
+        if node["op"] == "BiasAdd" and not _is_channels_first(node):
+            join(node, _PRODUCTS, node["input"][1:], "BiasAdd")
+    for node in nodes:
+        if node["op"] in _ACTIVATIONS:
+            join(node, _PRODUCTS.values(), [], "BiasAdd", node["op"])
+    return list(by_name.values())
+
+
+def _is_channels_first(node: JsonNode) -> bool:
+    data_format = node.get("attr", {}).get("data_format", {}).get("s", "")
+    return base64.b64decode(data_format).startswith(b"NC")
+
+
+def _can_join(product: JsonNode) -> bool:
+    attributes = product["attr"]
+    is_explicit = base64.b64decode(attributes.get("padding", {}).get("s", "")) == b"EXPLICIT"
+    is_float = attributes["T"] == {"type": "DT_FLOAT"}
+    return is_float and not is_explicit and not _is_channels_first(product)

@@ -3,20 +3,59 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jax2tf_bridge.errors import Argument, Message, SavingError
-from jax2tf_bridge.frozen_graphs import FrozenSignature, ModelRuntime, freeze_signatures
+import tensorflow as tf
+
+from jax2tf_bridge.emitters import find_source_line
+from jax2tf_bridge.errors import (
+    Argument,
+    Message,
+    SavingError,
+    UnsupportedByTargetError,
+    format_bullets,
+)
+from jax2tf_bridge.frozen_graphs import FrozenGraph, ModelRuntime, freeze_signatures
 from jax2tf_bridge.saving import format_served_signature
 from jax2tf_bridge.signatures import ServedArray, Signatures, format_arrays
 from jax2tf_bridge.storage import AnyPath, as_path, check_free, whole_directory
-from jax2tf_bridge.tfjs._graph_model import Quantize, write_graph_models
-from jax2tf_bridge.tfjs._operations import check_operations
+from jax2tf_bridge.tfjs._graph_model import StoredDType, write_graph_models
+from jax2tf_bridge.to_tensorflow import find_node_dtype
 
 _RUNTIME = ModelRuntime("TensorFlow.js", "save_tfjs")
 _MODEL = "model.json"
+_OPERATIONS = frozenset(
+    {"Abs", "Acos", "Acosh", "Add", "AddN", "AddV2", "All", "Any", "ArgMax", "ArgMin", "Asin"}
+    | {"Asinh", "Atan", "Atan2", "Atanh", "AvgPool", "AvgPool3D", "BatchMatMul", "BatchMatMulV2"}
+    | {"BatchToSpaceND", "BiasAdd", "BroadcastTo", "Cast", "Ceil", "Complex"}
+    | {"ComplexAbs", "Concat", "ConcatV2", "Const", "Conv2D", "Conv2DBackpropInput", "Conv3D"}
+    | {"Cos", "Cosh", "Cumprod", "Cumsum", "DepthToSpace", "DepthwiseConv2dNative", "Div"}
+    | {"DivNoNan", "Einsum", "Elu", "Equal", "Erf", "Exp", "ExpandDims", "Expm1", "FFT", "Fill"}
+    | {"Floor", "FloorDiv", "FloorMod", "FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"}
+    | {"FusedDepthwiseConv2dNative", "Gather", "GatherNd", "GatherV2", "Greater", "GreaterEqual"}
+    | {"IFFT", "IRFFT", "Identity", "IdentityN", "If", "Imag", "IsFinite", "IsInf", "IsNan"}
+    | {"LeakyRelu", "Less", "LessEqual", "LinSpace", "Log", "Log1p", "LogSoftmax", "LogicalAnd"}
+    | {"LogicalNot", "LogicalOr", "MatMul", "MatrixBandPart", "Max", "MaxPool", "MaxPool3D"}
+    | {"Maximum", "Mean", "Min", "Minimum", "MirrorPad", "Mod", "Mul", "Neg", "NoOp", "NotEqual"}
+    | {"OneHot", "OnesLike", "Pack", "Pad", "PadV2", "Placeholder", "Pow", "Prelu", "Prod", "RFFT"}
+    | {"Range", "Rank", "Real", "RealDiv", "Reciprocal", "Relu", "Relu6", "Reshape"}
+    | {"ResizeBilinear", "ResizeNearestNeighbor", "Reverse", "ReverseV2", "Round", "Rsqrt"}
+    | {"ScatterNd", "Select", "SelectV2", "Selu", "Shape", "ShapeN", "Sigmoid", "Sign", "Sin"}
+    | {"Sinh", "Size", "Slice", "Softmax", "Softplus", "SpaceToBatchND", "Split", "SplitV", "Sqrt"}
+    | {"Square", "SquaredDifference", "Squeeze", "StatelessIf", "StatelessWhile", "StopGradient"}
+    | {"StridedSlice", "Sub", "Sum", "Tan", "Tanh", "TensorScatterUpdate", "Tile", "TopKV2"}
+    | {"Transpose", "Unpack", "While", "ZerosLike", "_FusedConv2D", "_FusedMatMul"}
+)
+"""Operations of TensorFlow.js 4.22 that graph models of the bridge may have."""
+_MAX_SHOWN = 8
+_LACKING_DTYPES = (tf.float64, tf.complex128, tf.int64)
+_LACKING_UNSIGNED = frozenset(
+    {"ArgMax", "ArgMin", "Cumprod", "Div", "FloorDiv", "FloorMod", "Max", "Min", "Mod", "Pow"}
+    | {"Prod", "RealDiv", "TopKV2"}
+)
+"""Operations in which unsigned integers of 32 bits differ from signed ones."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +130,7 @@ def save_tfjs(
     signatures: Signatures,
     *,
     params: Any = None,
-    quantize: Quantize | None = None,
+    quantize: StoredDType | None = None,
     platforms: Sequence[str] | None = None,
     overwrite: bool = False,
 ) -> TFJSModel:
@@ -149,8 +188,16 @@ def save_tfjs(
     check_free(as_path(path), overwrite=overwrite)
     frozen = freeze_signatures(signatures, params, platforms, _RUNTIME)
     graphs = {name: each.graph for name, each in frozen.items()}
-    described = {name: _describe(name, each, len(frozen)) for name, each in frozen.items()}
-    check_operations(graphs)
+    described = {
+        name: TFJSSignature(
+            _MODEL if len(frozen) == 1 else f"{name}.json",
+            each.inputs,
+            each.outputs,
+            each.graph.has_control_flow,
+        )
+        for name, each in frozen.items()
+    }
+    _check_operations(graphs)
     files = {described[name].file: graph for name, graph in graphs.items()}
     first = next(iter(files))
     with whole_directory(as_path(path), overwrite=overwrite, has=first) as written:
@@ -160,6 +207,44 @@ def save_tfjs(
     return TFJSModel(as_path(path), described, size, quantize)
 
 
-def _describe(name: str, frozen: FrozenSignature, count: int) -> TFJSSignature:
-    file = _MODEL if count == 1 else f"{name}.json"
-    return TFJSSignature(file, frozen.inputs, frozen.outputs, frozen.graph.has_control_flow)
+def _check_operations(graphs: Mapping[str, FrozenGraph]) -> None:
+    """Raises for operations and dtypes that TensorFlow.js lacks, with the user's lines.
+
+    Raises:
+      UnsupportedByTargetError: there are some.
+    """
+    lacking = [
+        (operation, line, name)
+        for name, graph in graphs.items()
+        for operation, line in _list_lacking(graph)
+    ]
+    if not lacking:
+        return
+    texts = dict.fromkeys(
+        f"{operation}{f' at {line}' if line else ''}"
+        f"{f' (signature {name})' if len(graphs) > 1 else ''}"
+        for operation, line, name in lacking
+    )
+    lines = format_bullets([*texts], _MAX_SHOWN)
+    operation, line, _ = lacking[0]
+    raise UnsupportedByTargetError(
+        f"TensorFlow.js has no:{lines}\nWrite this part of the function with other "
+        "operations or dtypes, or save a SavedModel for where TensorFlow is (save).",
+        operation=operation,
+        source=line,
+    )
+
+
+def _list_lacking(graph: FrozenGraph) -> Iterator[tuple[str, str | None]]:
+    """Yields operations that TensorFlow.js lacks, each with its dtype and the user's line."""
+    functions = graph.graph.library.function
+    for nodes in (graph.graph.node, *(function.node_def for function in functions)):
+        for node in nodes:
+            line = find_source_line(node.name)
+            dtype = find_node_dtype(node, "T") or find_node_dtype(node, "dtype")
+            if node.op not in _OPERATIONS:
+                yield node.op if dtype is None else f"{node.op} of {dtype.name}", line
+            elif dtype in _LACKING_DTYPES or (
+                dtype in (tf.uint32, tf.uint64) and node.op in _LACKING_UNSIGNED
+            ):
+                yield f"{node.op} of {dtype.name}", line

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -20,7 +22,7 @@ from jax2tf_bridge.to_onnx._functions import (
     to_tensor,
     to_tensors,
 )
-from jax2tf_bridge.to_onnx._graph import DTYPES, DType, Graph, Tensor, broadcast_shapes
+from jax2tf_bridge.to_onnx._graph import DTYPES, OnnxDType, OnnxGraph, Tensor, broadcast_shapes
 
 _INT32, _INT64, _UINT64 = DTYPES["int32"], DTYPES["int64"], DTYPES["uint64"]
 _BOOL, _FLOAT32, _FLOAT64 = DTYPES["bool"], DTYPES["float32"], DTYPES["float64"]
@@ -28,7 +30,7 @@ _BOOL, _FLOAT32, _FLOAT64 = DTYPES["bool"], DTYPES["float32"], DTYPES["float64"]
 
 @function("constant")
 def _constant(
-    graph: Graph, value: Any, dtype: DType | None = None, shape: Sequence[int] | None = None
+    graph: OnnxGraph, value: Any, dtype: OnnxDType | None = None, shape: Sequence[int] | None = None
 ) -> Tensor:
     tensor = to_tensor(graph, value, None if dtype is None else as_dtype(dtype))
     if shape is None:
@@ -38,57 +40,42 @@ def _constant(
 
 
 @function("convert_to_tensor")
-def _convert_to_tensor(graph: Graph, value: Any, dtype: DType | None = None) -> Tensor:
+def _convert_to_tensor(graph: OnnxGraph, value: Any, dtype: OnnxDType | None = None) -> Tensor:
     tensor = to_tensor(graph, value, dtype)
     return tensor if dtype is None else cast(graph, tensor, dtype)
-
-
-@function("is_tensor")
-def _is_tensor(graph: Graph, value: Any) -> bool:
-    return isinstance(value, Tensor)
-
-
-@function("get_static_value")
-def _get_static_value(graph: Graph, x: Tensor) -> np.ndarray[Any, Any] | None:
-    return x.value
-
-
-@function("as_dtype")
-def _as_dtype(graph: Graph, value: Any) -> DType:
-    return as_dtype(value)
-
-
-@function("stop_gradient", "identity")
-def _identity(graph: Graph, x: Tensor) -> Tensor:
-    return x
 
 
 # Conversions.
 
 
 @function("cast")
-def _cast(graph: Graph, value: Any, dtype: DType) -> Tensor:
+def _cast(graph: OnnxGraph, value: Any, dtype: OnnxDType) -> Tensor:
     x = to_tensor(graph, value)
     dtype = as_dtype(dtype)
     result = cast(graph, x, dtype)
-    if x.wide is not None and dtype.name in ("int32", "int64") and result.wide is None:
-        result.wide = x.wide if result is not x.wide else None
+    if dtype in (_INT32, _INT64) and result.wide is None and result is not x.wide:
+        result.wide = x.wide
     return result
 
 
-# Arithmetic. Sums, differences and products of sizes are also computed in int64, for the operations
-# that take them; what nothing uses is dropped.
+# Arithmetic.
 
 
-def _with_sizes(graph: Graph, operation: str, result: Tensor, operands: Sequence[Tensor]) -> Tensor:
-    if result.dtype is _INT32 and any(x.wide is not None for x in operands):
-        wide = [to_wide(graph, x) for x in operands]
+def widen_sizes(
+    graph: OnnxGraph, result: Tensor, operands: Sequence[Tensor], compute: Callable[..., Tensor]
+) -> Tensor:
+    """Computes a result of sizes in int64 as well, for the operations that take them.
+
+    Nodes that nothing uses are dropped later.
+    """
+    if any(x.wide is not None for x in operands):
+        wide = [_to_wide(graph, x) for x in operands]
         if all(x is not None for x in wide):
-            result.wide = elementwise(graph, operation, *wide)
+            result.wide = compute(*wide)
     return result
 
 
-def to_wide(graph: Graph, x: Tensor) -> Tensor | None:
+def _to_wide(graph: OnnxGraph, x: Tensor) -> Tensor | None:
     """Returns sizes as int64; None if they may be other numbers."""
     if x.wide is not None:
         return x.wide
@@ -97,10 +84,12 @@ def to_wide(graph: Graph, x: Tensor) -> Tensor | None:
 
 def _binary(name: str, operation: str, *, keeps_bits: bool = False) -> Callable[..., Tensor]:
     @function(name)
-    def call(graph: Graph, x: Any, y: Any) -> Tensor:
+    def call(graph: OnnxGraph, x: Any, y: Any) -> Tensor:
         operands = to_tensors(graph, x, y)
         result = elementwise(graph, operation, *operands, keeps_bits=keeps_bits)
-        return _with_sizes(graph, operation, result, operands)
+        return widen_sizes(
+            graph, result, operands, functools.partial(elementwise, graph, operation)
+        )
 
     return call
 
@@ -111,7 +100,7 @@ def _unary(*names: str, operation: str) -> Callable[..., Tensor]:
 
 def _comparison(name: str, operation: str) -> Callable[..., Tensor]:
     @function(name)
-    def call(graph: Graph, x: Any, y: Any) -> Tensor:
+    def call(graph: OnnxGraph, x: Any, y: Any) -> Tensor:
         return _compare(graph, operation, *to_tensors(graph, x, y))
 
     return call
@@ -123,7 +112,7 @@ _COMPARISONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
 """Comparisons that are computed while the graph is made, if both numbers are known."""
 
 
-def _compare(graph: Graph, operation: str, x: Tensor, y: Tensor) -> Tensor:
+def _compare(graph: OnnxGraph, operation: str, x: Tensor, y: Tensor) -> Tensor:
     if operation in _COMPARISONS and _is_known_scalar(x) and _is_known_scalar(y):
         return graph.constant(np.asarray(_COMPARISONS[operation](x.value, y.value)))
     return graph.add(operation, [x, y], _BOOL, broadcast_shapes(x.shape, y.shape))
@@ -134,37 +123,27 @@ def _is_known_scalar(x: Tensor) -> bool:
 
 
 @function("not_equal")
-def _not_equal(graph: Graph, x: Any, y: Any) -> Tensor:
+def _not_equal(graph: OnnxGraph, x: Any, y: Any) -> Tensor:
     x, y = to_tensors(graph, x, y)
     if x.dtype is _BOOL:
         return _compare(graph, "Xor", x, y)
-    return elementwise_not(graph, _compare(graph, "Equal", x, y))
+    return ~_compare(graph, "Equal", x, y)
 
 
 @function("logical_not")
-def _logical_not(graph: Graph, x: Any) -> Tensor:
+def _logical_not(graph: OnnxGraph, x: Any) -> Tensor:
     x = to_tensor(graph, x)
     return graph.add("Not", [x], _BOOL, x.shape)
 
 
 @function("negative")
-def _negative(graph: Graph, x: Tensor) -> Tensor:
+def _negative(graph: OnnxGraph, x: Tensor) -> Tensor:
     if x.dtype.is_unsigned:
         return elementwise(graph, "Sub", graph.constant(np.zeros((), x.dtype.as_numpy_dtype)), x)
     return elementwise(graph, "Neg", x)
 
 
-@function("zeros_like")
-def _zeros_like(graph: Graph, x: Tensor) -> Tensor:
-    return _fill_like(graph, x, 0)
-
-
-@function("ones_like")
-def _ones_like(graph: Graph, x: Tensor) -> Tensor:
-    return _fill_like(graph, x, 1)
-
-
-def _fill_like(graph: Graph, x: Tensor, number: int) -> Tensor:
+def _fill_like(graph: OnnxGraph, x: Tensor, number: int) -> Tensor:
     scalar = graph.constant(np.array(number, x.dtype.as_numpy_dtype))
     if not x.shape:
         return scalar
@@ -173,132 +152,97 @@ def _fill_like(graph: Graph, x: Tensor, number: int) -> Tensor:
     return result
 
 
-@function("square")
-def _square(graph: Graph, x: Tensor) -> Tensor:
-    return elementwise(graph, "Mul", x, x)
-
-
 @function("where")
-def _where(graph: Graph, flag: Any, x: Any = None, y: Any = None) -> Tensor:
-    flag = to_tensor(graph, flag)
+def _where(graph: OnnxGraph, condition: Any, x: Any = None, y: Any = None) -> Tensor:
+    flag = to_tensor(graph, condition)
     if x is None and y is None:
         return _find_true(graph, flag)
-    x, y = to_tensors(graph, x, y)
-    if x.dtype is _BOOL:
-        chosen = _compare(graph, "And", flag, x)
-        other = _compare(graph, "And", elementwise_not(graph, flag), y)
-        return _compare(graph, "Or", chosen, other)
-    return choose(graph, flag, x, y)
+    on_true, on_false = to_tensors(graph, x, y)
+    if on_true.dtype is _BOOL:
+        return (flag & on_true) | (~flag & on_false)
+    return choose(graph, flag, on_true, on_false)
 
 
-def elementwise_not(graph: Graph, flag: Tensor) -> Tensor:
-    """Returns where a flag is not set."""
-    return graph.add("Not", [flag], _BOOL, flag.shape)
-
-
-def choose(graph: Graph, flag: Tensor, x: Tensor, y: Tensor) -> Tensor:
+def choose(graph: OnnxGraph, flag: Tensor, x: Any, y: Any) -> Tensor:
     """Returns x where the flag is set, else y."""
+    on_true, on_false = to_tensors(graph, x, y)
+    dtype = on_true.dtype
     if _is_known_scalar(flag):
-        chosen, left_out = (x, y) if flag.value else (y, x)
-        if _is_known_scalar(left_out):
-            return chosen
-    shape = broadcast_shapes(flag.shape, x.shape, y.shape)
-    within = find_kernel("Where", x.dtype, keeps_bits=True)
-    operands = [flag, cast(graph, x, within), cast(graph, y, within)]
-    result = cast(graph, graph.add("Where", operands, within, shape), x.dtype)
-    if x.dtype is _INT32 and (x.wide is not None or y.wide is not None):
-        wide = [to_wide(graph, v) for v in (x, y)]
-        if wide[0] is not None and wide[1] is not None:
-            result.wide = graph.add("Where", [flag, *wide], _INT64, shape)
-    return result
+        result, other = (on_true, on_false) if flag.value else (on_false, on_true)
+        if _is_known_scalar(other):
+            return result
+    shape = broadcast_shapes(flag.shape, on_true.shape, on_false.shape)
+    within = find_kernel("Where", dtype, keeps_bits=True)
+    operands = [flag, cast(graph, on_true, within), cast(graph, on_false, within)]
+    result = cast(graph, graph.add("Where", operands, within, shape), dtype)
+    return widen_sizes(
+        graph,
+        result,
+        [on_true, on_false],
+        lambda *wide: graph.add("Where", [flag, *wide], _INT64, shape),
+    )
 
 
-def _find_true(graph: Graph, flags: Tensor) -> Tensor:
+def _find_true(graph: OnnxGraph, flags: Tensor) -> Tensor:
     """Returns the indices of the set flags [n, rank]."""
     places = graph.add("NonZero", [flags], _INT64, (flags.shape.rank, None))
     return graph.add("Transpose", [places], _INT64, (None, flags.shape.rank), perm=[1, 0])
 
 
 @function("clip_by_value")
-def _clip(graph: Graph, x: Any, low: Any, high: Any) -> Tensor:
+def _clip(graph: OnnxGraph, x: Any, low: Any, high: Any) -> Tensor:
     x, low, high = to_tensors(graph, x, low, high)
     return elementwise(graph, "Min", elementwise(graph, "Max", x, low), high)
-
-
-@function("add_n")
-def _add_n(graph: Graph, tensors: Sequence[Tensor]) -> Tensor:
-    return functools.reduce(lambda a, b: elementwise(graph, "Add", a, b), tensors)
 
 
 # Division.
 
 
-@function("divide")
-def _divide(graph: Graph, x: Any, y: Any) -> Tensor:
-    return elementwise(graph, "Div", x, y)
-
-
-@function("truncatediv")
-def _truncatediv(graph: Graph, x: Any, y: Any) -> Tensor:
-    return elementwise(graph, "Div", x, y)
-
-
-@function("truncatemod")
-def _truncatemod(graph: Graph, x: Any, y: Any) -> Tensor:
-    # Computed by a quotient, because ONNX Runtime's Mod of integers may ignore fmod.
-    x, y = to_tensors(graph, x, y)
-    return elementwise(graph, "Mod", x, y, fmod=1)
-
-
 @function("math.floordiv")
-def _floordiv(graph: Graph, x: Any, y: Any) -> Tensor:
+def _floordiv(graph: OnnxGraph, x: Any, y: Any) -> Tensor:
     x, y = to_tensors(graph, x, y)
     if x.dtype.is_floating:
         return elementwise(graph, "Floor", elementwise(graph, "Div", x, y))
     result = _divide_down(graph, x, y)
-    if x.dtype is _INT32 and any(v.wide is not None for v in (x, y)):
-        wide = [to_wide(graph, v) for v in (x, y)]
-        if wide[0] is not None and wide[1] is not None:
-            result.wide = _divide_down(graph, wide[0], wide[1])
-    return result
+    return widen_sizes(graph, result, [x, y], functools.partial(_divide_down, graph))
 
 
-def _divide_down(graph: Graph, x: Tensor, y: Tensor) -> Tensor:
+def _divide_down(graph: OnnxGraph, x: Tensor, y: Tensor) -> Tensor:
     if x.dtype.is_unsigned:
         return elementwise(graph, "Div", x, y)
     rest = elementwise(graph, "Mod", x, y)  # with the sign of the divisor
-    return elementwise(graph, "Div", elementwise(graph, "Sub", x, rest), y)
+    return (x - rest) / y
 
 
 @function("math.floormod")
-def _floormod(graph: Graph, x: Any, y: Any) -> Tensor:
+def _floormod(graph: OnnxGraph, x: Any, y: Any) -> Tensor:
     operands = to_tensors(graph, x, y)
     if operands[0].dtype.is_floating:
         raise NoOperationError("ONNX has no remainder of floats that rounds down")
     result = elementwise(graph, "Mod", *operands)
-    return _with_sizes(graph, "Mod", result, operands)
+    return widen_sizes(graph, result, operands, functools.partial(elementwise, graph, "Mod"))
 
 
 @function("pow")
-def _pow(graph: Graph, x: Any, y: Any) -> Tensor:
+def _pow(graph: OnnxGraph, x: Any, y: Any) -> Tensor:
     x, y = to_tensors(graph, x, y)
     if x.dtype.is_integer:
         return _integer_power(graph, x, y)
     return elementwise(graph, "Pow", x, y)
 
 
-def _integer_power(graph: Graph, x: Tensor, y: Tensor) -> Tensor:
+def _integer_power(graph: OnnxGraph, x: Tensor, y: Tensor) -> Tensor:
     """Raises integers to powers of at least 0 by squaring; products wrap around.
 
     ONNX Runtime computes powers of integers as floats.
     """
     one = graph.constant(np.ones((), x.dtype.as_numpy_dtype))
     result, base = one, x
-    for bit in range(8 * x.dtype.size - x.dtype.is_integer + x.dtype.is_unsigned):
+    for bit in range(8 * x.dtype.size - (not x.dtype.is_unsigned)):
         mask = graph.constant(np.array(1 << bit, y.dtype.as_numpy_dtype))
         is_set = _compare(graph, "Equal", elementwise(graph, "BitwiseAnd", y, mask), mask)
-        result = elementwise(graph, "Mul", result, choose(graph, is_set, base, one))
-        base = elementwise(graph, "Mul", base, base)
+        result = result * choose(graph, is_set, base, one)
+        base = base * base
     return result
 
 
@@ -306,24 +250,24 @@ def _integer_power(graph: Graph, x: Tensor, y: Tensor) -> Tensor:
 
 
 @function("bitwise.left_shift")
-def _left_shift(graph: Graph, x: Any, y: Any) -> Tensor:
+def _left_shift(graph: OnnxGraph, x: Any, y: Any) -> Tensor:
     x, y = to_tensors(graph, x, y)
     return _shift(graph, x, y, "LEFT")
 
 
 @function("bitwise.right_shift")
-def _right_shift(graph: Graph, x: Any, y: Any) -> Tensor:
+def _right_shift(graph: OnnxGraph, x: Any, y: Any) -> Tensor:
     x, y = to_tensors(graph, x, y)
     if x.dtype.is_unsigned:
         return _shift(graph, x, y, "RIGHT")
     # A signed shift of x is ~(~x >> y) for negative numbers.
-    is_negative = _compare(graph, "Less", x, graph.constant(np.zeros((), x.dtype.as_numpy_dtype)))
+    is_negative = x < 0
     bits = choose(graph, is_negative, elementwise(graph, "BitwiseNot", x), x)
     shifted = _shift(graph, bits, y, "RIGHT")
     return choose(graph, is_negative, elementwise(graph, "BitwiseNot", shifted), shifted)
 
 
-def _shift(graph: Graph, x: Tensor, y: Tensor, direction: str) -> Tensor:
+def _shift(graph: OnnxGraph, x: Tensor, y: Tensor, direction: str) -> Tensor:
     """Shifts as unsigned integers; those of 16 bits are shifted in 32."""
     size = x.dtype.size
     within = DTYPES["uint32" if size == 2 else f"uint{8 * size}"]
@@ -335,8 +279,7 @@ def _shift(graph: Graph, x: Tensor, y: Tensor, direction: str) -> Tensor:
 
 
 @function("raw_ops.PopulationCount")
-def _population_count(graph: Graph, *, x: Tensor) -> Tensor:
-    """Counts the set bits, as uint8."""
+def _population_count(graph: OnnxGraph, *, x: Tensor) -> Tensor:
     wide = cast(graph, x, _UINT64)
 
     def number(value: int) -> Tensor:
@@ -358,10 +301,10 @@ def _population_count(graph: Graph, *, x: Tensor) -> Tensor:
 
 
 def _by_formula(
-    name: str, operation: str, formula: Callable[[Graph, Tensor], Tensor]
+    name: str, operation: str, formula: Callable[[OnnxGraph, Tensor], Tensor]
 ) -> Callable[..., Tensor]:
     @function(name, name.removeprefix("math."))
-    def call(graph: Graph, x: Tensor) -> Tensor:
+    def call(graph: OnnxGraph, x: Tensor) -> Tensor:
         if x.dtype is _FLOAT64:
             return formula(graph, x)
         return elementwise(graph, operation, x)
@@ -369,244 +312,153 @@ def _by_formula(
     return call
 
 
-def _number(graph: Graph, value: float) -> Tensor:
-    return graph.constant(np.array(value, np.float64))
+_LOG_2 = math.log(2)
 
 
-def _do(graph: Graph, operation: str, *operands: Any) -> Tensor:
-    return elementwise(graph, operation, *operands)
+def _tan(graph: OnnxGraph, x: Tensor) -> Tensor:
+    return elementwise(graph, "Sin", x) / elementwise(graph, "Cos", x)
 
 
-def _tan(graph: Graph, x: Tensor) -> Tensor:
-    return _do(graph, "Div", _do(graph, "Sin", x), _do(graph, "Cos", x))
-
-
-def _sinh(graph: Graph, x: Tensor) -> Tensor:
-    grown = graph.make("math.expm1", x)
-    other = _do(graph, "Div", grown, _do(graph, "Add", grown, 1.0))
-    half = _do(graph, "Mul", _do(graph, "Add", grown, other), 0.5)
+def _sinh(graph: OnnxGraph, x: Tensor) -> Tensor:
+    power = graph.make("math.expm1", x)
+    near = (power + power / (power + 1.0)) * 0.5
     # For great numbers the quotient is NaN.
-    size = _do(graph, "Abs", x)
-    is_great = _compare(graph, "Greater", size, _number(graph, 300.0))
-    near = _do(graph, "Exp", _do(graph, "Sub", size, float(np.log(2))))
-    return choose(graph, is_great, _do(graph, "Mul", _do(graph, "Sign", x), near), half)
+    size = elementwise(graph, "Abs", x)
+    far = elementwise(graph, "Sign", x) * elementwise(graph, "Exp", size - _LOG_2)
+    return choose(graph, size > 300.0, far, near)
 
 
-def _with_sign_of(graph: Graph, x: Tensor, size: Tensor) -> Tensor:
+def _with_sign_of(graph: OnnxGraph, x: Tensor, size: Tensor) -> Tensor:
     """Returns the size with the sign of x; zeros are returned as they are."""
     # ONNX Runtime's Where has 0 for -0 in its second operand, but not in its third one.
     # A Not before Where would be fused, and exchange the operands.
-    is_other = _compare(graph, "Greater", _do(graph, "Abs", x), _zero(graph, x.dtype))
-    return choose(graph, is_other, _do(graph, "Mul", _do(graph, "Sign", x), size), x)
+    is_other = elementwise(graph, "Abs", x) > 0
+    return choose(graph, is_other, elementwise(graph, "Sign", x) * size, x)
 
 
-def _cosh(graph: Graph, x: Tensor) -> Tensor:
-    half = _do(graph, "Exp", _do(graph, "Sub", _do(graph, "Abs", x), float(np.log(2))))
-    return _do(graph, "Add", half, _do(graph, "Div", _number(graph, 0.25), half))
+def _cosh(graph: OnnxGraph, x: Tensor) -> Tensor:
+    half = elementwise(graph, "Exp", elementwise(graph, "Abs", x) - _LOG_2)
+    return half + 0.25 / half
 
 
-def _atanh(graph: Graph, x: Tensor) -> Tensor:
-    quotient = _do(graph, "Div", _do(graph, "Mul", x, 2.0), _do(graph, "Sub", 1.0, x))
-    return _do(graph, "Mul", _log1p(graph, quotient), 0.5)
+def _atanh(graph: OnnxGraph, x: Tensor) -> Tensor:
+    return _log1p(graph, x * 2.0 / (1.0 - x)) * 0.5
 
 
-def _asinh(graph: Graph, x: Tensor) -> Tensor:
-    size = _do(graph, "Abs", x)
-    square = _do(graph, "Mul", size, size)
-    root = _do(graph, "Sqrt", _do(graph, "Add", square, 1.0))
-    more = _do(graph, "Div", square, _do(graph, "Add", root, 1.0))
-    small = _log1p(graph, _do(graph, "Add", size, more))
-    great = _do(graph, "Add", _do(graph, "Log", size), float(np.log(2)))
-    is_great = _compare(graph, "Greater", size, _number(graph, 1e150))
-    return _with_sign_of(graph, x, choose(graph, is_great, great, small))
+def _asinh(graph: OnnxGraph, x: Tensor) -> Tensor:
+    size = elementwise(graph, "Abs", x)
+    square = size * size
+    root = elementwise(graph, "Sqrt", square + 1.0)
+    near = _log1p(graph, size + square / (root + 1.0))
+    far = elementwise(graph, "Log", size) + _LOG_2
+    return _with_sign_of(graph, x, choose(graph, size > 1e150, far, near))
 
 
-def _acosh(graph: Graph, x: Tensor) -> Tensor:
-    less = _do(graph, "Sub", x, 1.0)
-    root = _do(graph, "Sqrt", _do(graph, "Mul", less, _do(graph, "Add", x, 1.0)))
-    small = _log1p(graph, _do(graph, "Add", less, root))
-    great = _do(graph, "Add", _do(graph, "Log", x), float(np.log(2)))
-    return choose(graph, _compare(graph, "Greater", x, _number(graph, 1e150)), great, small)
+def _acosh(graph: OnnxGraph, x: Tensor) -> Tensor:
+    less = x - 1.0
+    near = _log1p(graph, less + elementwise(graph, "Sqrt", less * (x + 1.0)))
+    far = elementwise(graph, "Log", x) + _LOG_2
+    return choose(graph, x > 1e150, far, near)
 
 
-# The series of atan(x) - x, in x**3, x**5 and so on, for |x| <= tan(pi/32).
-_ATAN_SERIES = tuple((-1) ** k / (2 * k + 1) for k in range(1, 9))
+# Coefficients of the series of atan(x) / x in x**2, for |x| <= tan(pi/32).
+_ATAN_SERIES = tuple((-1) ** k / (2 * k + 1) for k in range(8, -1, -1))
 
 
-def _atan(graph: Graph, x: Tensor) -> Tensor:
+def _atan(graph: OnnxGraph, x: Tensor) -> Tensor:
     """Computes the arc tangent by halving the angle three times, and a series."""
-    size = _do(graph, "Abs", x)
-    is_great = _compare(graph, "Greater", size, _number(graph, 1.0))
-    y = choose(graph, is_great, _do(graph, "Reciprocal", size), size)
+    size = elementwise(graph, "Abs", x)
+    is_great = size > 1.0
+    y = choose(graph, is_great, elementwise(graph, "Reciprocal", size), size)
     for _ in range(3):
-        root = _do(graph, "Sqrt", _do(graph, "Add", _do(graph, "Mul", y, y), 1.0))
-        y = _do(graph, "Div", y, _do(graph, "Add", root, 1.0))
-    square = _do(graph, "Mul", y, y)
-    total: Tensor = _number(graph, _ATAN_SERIES[-1])
-    for coefficient in reversed((1.0, *_ATAN_SERIES[:-1])):
-        total = _do(graph, "Add", _do(graph, "Mul", total, square), coefficient)
-    angle = _do(graph, "Mul", _do(graph, "Mul", total, y), 8.0)
-    angle = choose(graph, is_great, _do(graph, "Sub", np.pi / 2, angle), angle)
+        y = y / (elementwise(graph, "Sqrt", y * y + 1.0) + 1.0)
+    angle = _polyval(graph, _ATAN_SERIES, y * y) * y * 8.0
+    angle = choose(graph, is_great, math.pi / 2 - angle, angle)
     return _with_sign_of(graph, x, angle)
 
 
-def _asin(graph: Graph, x: Tensor) -> Tensor:
-    less, more = _do(graph, "Sub", 1.0, x), _do(graph, "Add", 1.0, x)
-    root = _do(graph, "Sqrt", _do(graph, "Mul", less, more))
-    return _atan(graph, _do(graph, "Div", x, root))
+def _asin(graph: OnnxGraph, x: Tensor) -> Tensor:
+    return _atan(graph, x / elementwise(graph, "Sqrt", (1.0 - x) * (x + 1.0)))
 
 
-def _acos(graph: Graph, x: Tensor) -> Tensor:
-    less, more = _do(graph, "Sub", 1.0, x), _do(graph, "Add", 1.0, x)
-    half = _atan(graph, _do(graph, "Sqrt", _do(graph, "Div", less, more)))
-    return _do(graph, "Mul", half, 2.0)
-
-
-def _erf(graph: Graph, x: Tensor) -> Tensor:
-    raise NoOperationError("ONNX Runtime has no Erf of float64")
-
-
-@function("math.expm1")
-def _expm1(graph: Graph, x: Tensor) -> Tensor:
-    result: Tensor = expm1(x)
-    return result
+def _acos(graph: OnnxGraph, x: Tensor) -> Tensor:
+    return _atan(graph, elementwise(graph, "Sqrt", (1.0 - x) / (x + 1.0))) * 2.0
 
 
 @function("math.log1p")
-def _log1p(graph: Graph, x: Tensor) -> Tensor:
+def _log1p(graph: OnnxGraph, x: Tensor) -> Tensor:
     if x.dtype is not _FLOAT64:
         result: Tensor = log1p(x)
         return result
     # Kahan's method; log1p of the emitters calls atanh, which has no kernel in float64.
-    total = _do(graph, "Add", x, 1.0)
-    logarithm = _do(graph, "Log", total)
-    ratio = _do(graph, "Div", x, _do(graph, "Sub", total, 1.0))
-    is_great = _compare(graph, "Greater", x, _number(graph, 1e17))
-    exact = choose(graph, is_great, logarithm, _do(graph, "Mul", logarithm, ratio))
-    return choose(graph, _compare(graph, "Equal", total, _number(graph, 1.0)), x, exact)
-
-
-@function("math.lgamma")
-def _lgamma(graph: Graph, x: Tensor) -> Tensor:
-    result: Tensor = lgamma(x, functools.partial(_log1p, graph))
-    return result
-
-
-@function("math.nextafter")
-def _nextafter(graph: Graph, x: Tensor, y: Tensor) -> Tensor:
-    result: Tensor = next_after(x, y)
-    return result
-
-
-@function("math.rsqrt")
-def _rsqrt(graph: Graph, x: Tensor) -> Tensor:
-    return _do(graph, "Reciprocal", _do(graph, "Sqrt", x))
-
-
-@function("math.is_nan")
-def _is_nan(graph: Graph, x: Tensor) -> Tensor:
-    return graph.add("IsNaN", [x], _BOOL, x.shape)
+    total = x + 1.0
+    logarithm = elementwise(graph, "Log", total)
+    exact = choose(graph, x > 1e17, logarithm, logarithm * (x / (total - 1.0)))
+    return choose(graph, total == 1.0, x, exact)
 
 
 @function("math.is_inf")
-def _is_inf(graph: Graph, x: Tensor) -> Tensor:
+def _is_inf(graph: OnnxGraph, x: Tensor) -> Tensor:
     wide = cast(graph, x, _FLOAT32) if x.dtype.size == 2 else x
     return graph.add("IsInf", [wide], _BOOL, x.shape)
 
 
-@function("math.is_finite")
-def _is_finite(graph: Graph, x: Tensor) -> Tensor:
-    # The difference of a number that is not finite and itself is NaN.
-    return _compare(graph, "Equal", _do(graph, "Sub", x, x), _zero(graph, x.dtype))
-
-
-def _zero(graph: Graph, dtype: DType) -> Tensor:
-    return graph.constant(np.zeros((), dtype.as_numpy_dtype))
-
-
 @function("math.atan2")
-def _atan2(graph: Graph, y: Any, x: Any) -> Tensor:
+def _atan2(graph: OnnxGraph, y: Any, x: Any) -> Tensor:
     y, x = to_tensors(graph, y, x)
     dtype = y.dtype
     if dtype.size == 2:
         y, x = (cast(graph, v, _FLOAT32) for v in (y, x))
-    zero = _zero(graph, y.dtype)
-    pi = graph.constant(np.array(np.pi, y.dtype.as_numpy_dtype))
-    height, width = _do(graph, "Abs", y), _do(graph, "Abs", x)
-    is_steep = _compare(graph, "Greater", height, width)
+    height, width = (elementwise(graph, "Abs", v) for v in (y, x))
+    is_steep = height > width
     top = choose(graph, is_steep, width, height)
     bottom = choose(graph, is_steep, height, width)
     # The quotient of equal sides is 1, also of zeros (then 0) and of infinities.
-    is_origin = _compare(graph, "Equal", bottom, zero)
-    quotient = _do(
-        graph, "Div", top, choose(graph, is_origin, _do(graph, "Add", bottom, 1), bottom)
-    )
-    is_equal = _compare(
-        graph, "And", _compare(graph, "Equal", top, bottom), elementwise_not(graph, is_origin)
-    )
-    quotient = choose(
-        graph, is_equal, graph.constant(np.ones((), y.dtype.as_numpy_dtype)), quotient
-    )
+    is_origin = bottom == 0
+    quotient = top / choose(graph, is_origin, bottom + 1, bottom)
+    quotient = choose(graph, (top == bottom) & ~is_origin, 1, quotient)
     angle = graph.make("math.atan", quotient)
-    angle = choose(graph, is_steep, _do(graph, "Sub", _do(graph, "Mul", pi, 0.5), angle), angle)
-    angle = choose(graph, _is_negative(graph, x), _do(graph, "Sub", pi, angle), angle)
-    one = graph.constant(np.ones((), y.dtype.as_numpy_dtype))
-    sign = choose(graph, _is_negative(graph, y), _do(graph, "Neg", one), one)
-    angle = _do(graph, "Mul", angle, sign)  # which keeps -0
-    invalid = _do(graph, "Add", x, y)
-    either = [graph.add("IsNaN", [v], _BOOL, v.shape) for v in (x, y)]
-    has_nan = _compare(graph, "Or", *either)
-    return cast(graph, choose(graph, has_nan, invalid, angle), dtype)
+    angle = choose(graph, is_steep, math.pi / 2 - angle, angle)
+    angle = choose(graph, is_negative(x), math.pi - angle, angle)
+    # A product keeps -0.
+    angle = angle * choose(graph, is_negative(y), graph.constant(np.array(-1, y.dtype.name)), 1)
+    has_nan = graph.make("math.is_nan", x) | graph.make("math.is_nan", y)
+    return cast(graph, choose(graph, has_nan, x + y, angle), dtype)
 
 
-def _is_negative(graph: Graph, x: Tensor) -> Tensor:
+def is_negative(x: Tensor) -> Tensor:
     """Returns whether the sign bit is set, also of -0."""
-    zero = _zero(graph, x.dtype)
-    below = _compare(graph, "Less", x, zero)
-    return _compare(graph, "Or", below, _compare(graph, "Less", _do(graph, "Div", 1, x), zero))
-
-
-@function("math.real", "math.conj")
-def _real(graph: Graph, x: Tensor) -> Tensor:
-    return x
-
-
-@function("math.imag")
-def _imag(graph: Graph, x: Tensor) -> Tensor:
-    return _zeros_like(graph, x)
+    return (x < 0) | (1 / x < 0)
 
 
 @function("sign", "math.sign")
-def _sign(graph: Graph, x: Tensor) -> Tensor:
+def _sign(graph: OnnxGraph, x: Tensor) -> Tensor:
     if x.dtype.name == "float16":  # its kernel makes 0 of NaN
-        return cast(graph, _do(graph, "Sign", cast(graph, x, DTYPES["float32"])), x.dtype)
-    return _do(graph, "Sign", x)
-
-
-@function("nn.relu6")
-def _relu6(graph: Graph, x: Tensor) -> Tensor:
-    return elementwise(graph, "Min", elementwise(graph, "Max", x, 0), 6)
-
-
-@function("nn.softmax")
-def _softmax(graph: Graph, x: Tensor) -> Tensor:
-    return compute(graph, "Softmax", [x], x.shape, axis=-1)
-
-
-@function("nn.log_softmax")
-def _log_softmax(graph: Graph, x: Tensor) -> Tensor:
-    return compute(graph, "LogSoftmax", [x], x.shape, axis=-1)
+        return cast(graph, elementwise(graph, "Sign", cast(graph, x, _FLOAT32)), x.dtype)
+    return elementwise(graph, "Sign", x)
 
 
 @function("math.polyval")
-def _polyval(graph: Graph, coefficients: Sequence[Any], x: Tensor) -> Tensor:
-    total: Any = 0
-    for coefficient in coefficients:
-        total = _do(graph, "Add", _do(graph, "Mul", total, x), coefficient)
-    return to_tensor(graph, total)
+def _polyval(graph: OnnxGraph, coefficients: Sequence[Any], x: Tensor) -> Tensor:
+    first, *others = coefficients
+    return to_tensor(graph, functools.reduce(lambda total, each: total * x + each, others, first))
 
 
 FUNCTIONS = (
+    function("is_tensor")(lambda graph, value: isinstance(value, Tensor)),
+    function("get_static_value")(lambda graph, x: x.value),
+    function("as_dtype")(lambda graph, value: as_dtype(value)),
+    function("stop_gradient", "identity", "math.real", "math.conj")(lambda graph, x: x),
+    function("math.imag")(lambda graph, x: _fill_like(graph, x, 0)),
+    function("add_n")(lambda graph, tensors: functools.reduce(operator.add, tensors)),
+    function("divide", "truncatediv")(lambda graph, x, y: elementwise(graph, "Div", x, y)),
+    function("truncatemod")(lambda graph, x, y: elementwise(graph, "Mod", x, y, fmod=1)),
+    function("math.rsqrt")(
+        lambda graph, x: elementwise(graph, "Reciprocal", elementwise(graph, "Sqrt", x))
+    ),
+    function("math.is_nan")(lambda graph, x: graph.add("IsNaN", [x], _BOOL, x.shape)),
+    # The difference of a number that is not finite and itself is NaN.
+    function("math.is_finite")(lambda graph, x: (x - x) == 0),
     _binary("add", "Add", keeps_bits=True),
     _binary("subtract", "Sub", keeps_bits=True),
     _binary("multiply", "Mul", keeps_bits=True),
@@ -635,6 +487,7 @@ FUNCTIONS = (
     _unary("tanh", operation="Tanh"),
     _unary("sigmoid", operation="Sigmoid"),
     _unary("nn.relu", operation="Relu"),
+    _unary("math.erf", "erf", operation="Erf"),
     _by_formula("math.tan", "Tan", _tan),
     _by_formula("math.sinh", "Sinh", _sinh),
     _by_formula("math.cosh", "Cosh", _cosh),
@@ -644,5 +497,15 @@ FUNCTIONS = (
     _by_formula("math.asinh", "Asinh", _asinh),
     _by_formula("math.acosh", "Acosh", _acosh),
     _by_formula("math.atanh", "Atanh", _atanh),
-    _by_formula("math.erf", "Erf", _erf),
+    function("math.expm1")(lambda graph, x: expm1(x)),
+    function("math.lgamma")(lambda graph, x: lgamma(x, functools.partial(_log1p, graph))),
+    function("math.nextafter")(lambda graph, x, y: next_after(x, y)),
+    function("nn.relu6")(lambda graph, x: _clip(graph, x, 0, 6)),
+    function("nn.softmax")(lambda graph, x: compute(graph, "Softmax", [x], x.shape, axis=-1)),
+    function("nn.log_softmax")(
+        lambda graph, x: compute(graph, "LogSoftmax", [x], x.shape, axis=-1)
+    ),
+    function("zeros_like")(lambda graph, x: _fill_like(graph, x, 0)),
+    function("ones_like")(lambda graph, x: _fill_like(graph, x, 1)),
+    function("square")(lambda graph, x: x * x),
 )

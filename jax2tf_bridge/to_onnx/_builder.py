@@ -20,18 +20,18 @@ from jax2tf_bridge.to_onnx import (
     _reductions,
 )
 from jax2tf_bridge.to_onnx._complex import has_complex, make_complex
-from jax2tf_bridge.to_onnx._functions import names_of
-from jax2tf_bridge.to_onnx._graph import DTYPES, DType, Graph
+from jax2tf_bridge.to_onnx._functions import list_names
+from jax2tf_bridge.to_onnx._graph import DTYPES, OnnxDType, OnnxGraph
 
 
-def _by_name(*modules: ModuleType) -> Mapping[str, Callable[..., Any]]:
+def _index_functions(*modules: ModuleType) -> Mapping[str, Callable[..., Any]]:
     return MappingProxyType(
         {
             name: call
             for module in modules
             for value in vars(module).values()
             for call in (value if isinstance(value, tuple) else (value,))
-            for name in names_of(call)
+            for name in list_names(call)
         }
     )
 
@@ -40,9 +40,9 @@ _MODULES = (
     *(_arithmetic, _bits, _contractions, _control_flow, _fake_quantization),
     *(_movement, _reductions),
 )
-_FUNCTIONS = MappingProxyType({**_by_name(*_MODULES), "complex": make_complex})
+_FUNCTIONS = MappingProxyType({**_index_functions(*_MODULES), "complex": make_complex})
 """The functions by the names that they have in TensorFlow."""
-_COMPLEX_FUNCTIONS = _by_name(_complex)
+_COMPLEX_FUNCTIONS = _index_functions(_complex)
 """Those for complex arguments."""
 _FOR_BOTH = frozenset(
     {"shape", "constant", "convert_to_tensor", "is_tensor", "get_static_value", "as_dtype"}
@@ -51,10 +51,10 @@ _FOR_BOTH = frozenset(
 """Functions that treat complex arguments like others."""
 
 
-def find_function(graph: Graph, name: str) -> Callable[..., Any]:
-    """Returns the function of a name, which adds to a graph.
+def find_function(graph: OnnxGraph, name: str) -> Callable[..., Any]:
+    """Returns the function of a name, which adds nodes to a graph.
 
-    It raises NoOperationError if ONNX has none.
+    The function raises NoOperationError if ONNX has no such operation.
     """
 
     def call(*args: Any, **options: Any) -> Any:
@@ -68,20 +68,20 @@ def find_function(graph: Graph, name: str) -> Callable[..., Any]:
     return call
 
 
-class Builder:
+class OnnxBuilder:
     """Maker of ONNX operations, which emitters call in place of TensorFlow."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: OnnxGraph) -> None:
         """Stores the graph that grows."""
         self.graph = graph
 
     def find(self, name: str) -> Callable[..., Any]:
         """Returns the function of a name, such as "math.log"."""
         if name == "name_scope":
-            return self._in_scope
+            return self.graph.in_scope
         return find_function(self.graph, name)
 
-    def find_dtype(self, name: str) -> DType:
+    def find_dtype(self, name: str) -> OnnxDType:
         """Returns the dtype of a name."""
         if name not in DTYPES:
             raise NoOperationError(f"ONNX Runtime does not compute with {name}")
@@ -90,6 +90,3 @@ class Builder:
     def in_calls(self, calls: Sequence[InlinedCall]) -> AbstractContextManager[None]:
         """Marks new nodes as parts of calls, the outermost first."""
         return self.graph.in_calls(tuple(calls))
-
-    def _in_scope(self, name: str) -> AbstractContextManager[None]:
-        return self.graph.in_scope(name)

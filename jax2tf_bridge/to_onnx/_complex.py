@@ -8,8 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from jax2tf_bridge.to_onnx._control_flow import split_complex
 from jax2tf_bridge.to_onnx._functions import function, to_tensor
-from jax2tf_bridge.to_onnx._graph import DTYPES, ComplexTensor, DType, Graph, Tensor
+from jax2tf_bridge.to_onnx._graph import (
+    DTYPES,
+    ComplexTensor,
+    OnnxDType,
+    OnnxGraph,
+    Tensor,
+    broadcast_shapes,
+)
 from jax2tf_bridge.to_onnx._reductions import multiply_halves
 
 
@@ -17,20 +25,16 @@ def has_complex(value: Any) -> bool:
     """Returns whether an argument is complex, or a list with something complex."""
     if isinstance(value, (list, tuple)):
         return any(map(has_complex, value))
-    if isinstance(value, DType):
+    if isinstance(value, OnnxDType):
         return value.is_complex
     return isinstance(value, (ComplexTensor, complex, np.complexfloating)) or (
         isinstance(value, np.ndarray) and value.dtype.kind == "c"
     )
 
 
-def _part_dtype(dtype: DType) -> DType:
-    return DTYPES["float64" if dtype.name == "complex128" else "float32"]
-
-
-def _to_complex(graph: Graph, value: Any, dtype: DType) -> ComplexTensor:
+def _to_complex(graph: OnnxGraph, value: Any, dtype: OnnxDType) -> ComplexTensor:
     """Converts a number or tensor to complex numbers of a dtype."""
-    part = _part_dtype(dtype)
+    part = dtype.real_dtype
     x = to_tensor(graph, value, None if isinstance(value, Tensor) else dtype)
     if isinstance(x, ComplexTensor):
         return ComplexTensor(graph.make("cast", x.real, part), graph.make("cast", x.imag, part))
@@ -38,13 +42,13 @@ def _to_complex(graph: Graph, value: Any, dtype: DType) -> ComplexTensor:
     return ComplexTensor(real, graph.make("zeros_like", real))
 
 
-def _to_same(graph: Graph, *values: Any) -> list[ComplexTensor]:
+def _to_same(graph: OnnxGraph, *values: Any) -> list[ComplexTensor]:
     dtype = next((x.dtype for x in values if isinstance(x, ComplexTensor)), DTYPES["complex64"])
     return [_to_complex(graph, x, dtype) for x in values]
 
 
 @function("cast")
-def _cast(graph: Graph, x: Any, dtype: DType) -> Tensor:
+def _cast(graph: OnnxGraph, x: Any, dtype: OnnxDType) -> Tensor:
     tensor = to_tensor(graph, x)
     if not dtype.is_complex:
         assert isinstance(tensor, ComplexTensor), "an argument is complex"
@@ -62,44 +66,31 @@ def _take_part(value: Any, part: str) -> Any:
     return getattr(value, part) if isinstance(value, ComplexTensor) else value
 
 
-def _part_wise(*names: str) -> tuple[Callable[..., Any], ...]:
-    def make(name: str) -> Callable[..., Any]:
-        @function(name)
-        def call(graph: Graph, *args: Any, **options: Any) -> Any:
-            real, imag = (
-                graph.call(
-                    name,
-                    *(_take_part(x, part) for x in args),
-                    **{key: _take_part(x, part) for key, x in options.items()},
-                )
-                for part in ("real", "imag")
+def _map_parts(name: str) -> Callable[..., Any]:
+    @function(name)
+    def call(graph: OnnxGraph, *args: Any, **options: Any) -> Any:
+        real, imag = (
+            graph.call(
+                name,
+                *(_take_part(x, part) for x in args),
+                **{key: _take_part(x, part) for key, x in options.items()},
             )
-            if isinstance(real, list):
-                return [ComplexTensor(a, b) for a, b in zip(real, imag, strict=True)]
-            return ComplexTensor(real, imag)
+            for part in ("real", "imag")
+        )
+        if isinstance(real, list):
+            return [ComplexTensor(a, b) for a, b in zip(real, imag, strict=True)]
+        return ComplexTensor(real, imag)
 
-        return call
-
-    return tuple(map(make, names))
+    return call
 
 
-def _of_same(*names: str) -> tuple[Callable[..., Any], ...]:
-    def make(name: str) -> Callable[..., Any]:
-        @function(name)
-        def call(graph: Graph, *args: Any) -> ComplexTensor:
-            operands = _to_same(graph, *args)
-            return ComplexTensor(
-                graph.make(name, *(x.real for x in operands)),
-                graph.make(name, *(x.imag for x in operands)),
-            )
-
-        return call
-
-    return tuple(map(make, names))
+def _add_or_subtract(graph: OnnxGraph, x: Any, y: Any, *, name: str) -> ComplexTensor:
+    x, y = _to_same(graph, x, y)
+    return ComplexTensor(graph.make(name, x.real, y.real), graph.make(name, x.imag, y.imag))
 
 
 @function("where")
-def _where(graph: Graph, flag: Any, x: Any, y: Any) -> ComplexTensor:
+def _where(graph: OnnxGraph, flag: Any, x: Any, y: Any) -> ComplexTensor:
     x, y = _to_same(graph, x, y)
     return ComplexTensor(
         graph.make("where", flag, x.real, y.real), graph.make("where", flag, x.imag, y.imag)
@@ -110,63 +101,42 @@ def _where(graph: Graph, flag: Any, x: Any, y: Any) -> ComplexTensor:
 
 
 @function("complex")
-def make_complex(graph: Graph, real: Tensor, imag: Tensor) -> ComplexTensor:
-    """Makes complex numbers."""
-    return ComplexTensor(to_tensor(graph, real), to_tensor(graph, imag))
+def make_complex(graph: OnnxGraph, real: Tensor, imag: Tensor) -> ComplexTensor:
+    """Makes complex numbers; a part with fewer elements is broadcast."""
+    parts = to_tensor(graph, real), to_tensor(graph, imag)
+    shape = broadcast_shapes(*(x.shape for x in parts))
 
+    def broadcast(x: Tensor, other: Tensor) -> Tensor:
+        if x.shape == shape:
+            return x
+        sizes = graph.make("shape", other, DTYPES["int64"])
+        return graph.add("Expand", [x, sizes], x.dtype, shape)
 
-@function("math.real")
-def _real(graph: Graph, x: ComplexTensor) -> Tensor:
-    return x.real
-
-
-@function("math.imag")
-def _imag(graph: Graph, x: ComplexTensor) -> Tensor:
-    return x.imag
-
-
-@function("math.conj")
-def _conj(graph: Graph, x: ComplexTensor) -> ComplexTensor:
-    return ComplexTensor(x.real, -x.imag)
-
-
-@function("linalg.adjoint")
-def _adjoint(graph: Graph, x: ComplexTensor) -> Any:
-    return graph.make("linalg.matrix_transpose", _conj(graph, x))
+    return ComplexTensor(broadcast(*parts), broadcast(*reversed(parts)))
 
 
 @function("equal")
-def _equal(graph: Graph, x: Any, y: Any) -> Any:
+def _equal(graph: OnnxGraph, x: Any, y: Any) -> Any:
     x, y = _to_same(graph, x, y)
     return graph.make(
         "logical_and", graph.make("equal", x.real, y.real), graph.make("equal", x.imag, y.imag)
     )
 
 
-@function("not_equal")
-def _not_equal(graph: Graph, x: Any, y: Any) -> Any:
-    return graph.make("logical_not", _equal(graph, x, y))
-
-
 # Arithmetic.
 
 
 @function("multiply")
-def _multiply(graph: Graph, x: Any, y: Any) -> ComplexTensor:
+def _multiply(graph: OnnxGraph, x: Any, y: Any) -> ComplexTensor:
     x, y = _to_same(graph, x, y)
     return ComplexTensor(x.real * y.real - x.imag * y.imag, x.real * y.imag + x.imag * y.real)
 
 
-@function("square")
-def _square(graph: Graph, x: ComplexTensor) -> ComplexTensor:
-    return _multiply(graph, x, x)
-
-
 @function("divide")
-def _divide(graph: Graph, x: Any, y: Any) -> ComplexTensor:
+def _divide(graph: OnnxGraph, x: Any, y: Any) -> ComplexTensor:
     """Divides without overflow of squares (Smith, 1962, "Algorithm 116: Complex division")."""
     x, y = _to_same(graph, x, y)
-    is_flat = abs_(graph, y.real) >= abs_(graph, y.imag)
+    is_flat = graph.make("abs", y.real) >= graph.make("abs", y.imag)
     great = graph.make("where", is_flat, y.real, y.imag)
     small = graph.make("where", is_flat, y.imag, y.real)
     ratio = small / great
@@ -178,14 +148,9 @@ def _divide(graph: Graph, x: Any, y: Any) -> ComplexTensor:
     return ComplexTensor((first + other * ratio) / bottom, imag)
 
 
-def abs_(graph: Graph, x: Tensor) -> Any:
-    """Returns absolute values of real numbers."""
-    return graph.make("abs", x)
-
-
 @function("abs", "math.abs")
-def _length(graph: Graph, x: ComplexTensor) -> Any:
-    a, b = abs_(graph, x.real), abs_(graph, x.imag)
+def _length(graph: OnnxGraph, x: ComplexTensor) -> Any:
+    a, b = graph.make("abs", x.real), graph.make("abs", x.imag)
     great, small = graph.make("maximum", a, b), graph.make("minimum", a, b)
     is_plain = graph.make("logical_and", great > 0, graph.make("math.is_finite", great))
     ratio = small / graph.make("where", is_plain, great, 1)
@@ -194,7 +159,7 @@ def _length(graph: Graph, x: ComplexTensor) -> Any:
 
 
 @function("exp")
-def _exp(graph: Graph, x: ComplexTensor) -> ComplexTensor:
+def _exp(graph: OnnxGraph, x: ComplexTensor) -> ComplexTensor:
     size = graph.make("exp", x.real)
     imag = size * graph.make("sin", x.imag)
     is_real = graph.make("equal", x.imag, 0)  # also for infinite real parts
@@ -204,16 +169,16 @@ def _exp(graph: Graph, x: ComplexTensor) -> ComplexTensor:
 
 
 @function("math.log")
-def _log(graph: Graph, x: ComplexTensor) -> ComplexTensor:
+def _log(graph: OnnxGraph, x: ComplexTensor) -> ComplexTensor:
     angle = graph.make("math.atan2", x.imag, x.real)
     return ComplexTensor(graph.make("math.log", _length(graph, x)), angle)
 
 
 @function("sqrt")
-def _sqrt(graph: Graph, x: ComplexTensor) -> ComplexTensor:
-    root = graph.make("sqrt", (_length(graph, x) + abs_(graph, x.real)) * 0.5)
+def _sqrt(graph: OnnxGraph, x: ComplexTensor) -> ComplexTensor:
+    root = graph.make("sqrt", (_length(graph, x) + graph.make("abs", x.real)) * 0.5)
     is_zero = graph.make("equal", root, 0)
-    other = abs_(graph, x.imag) / graph.make("where", is_zero, 1, root * 2)
+    other = graph.make("abs", x.imag) / graph.make("where", is_zero, 1, root * 2)
     is_right = x.real >= 0
     imag = graph.make("where", is_right, other, root)
     imag = graph.make("where", x.imag < 0, -imag, imag)
@@ -221,44 +186,44 @@ def _sqrt(graph: Graph, x: ComplexTensor) -> ComplexTensor:
 
 
 @function("pow")
-def _pow(graph: Graph, x: Any, y: Any) -> Any:
+def _pow(graph: OnnxGraph, x: Any, y: Any) -> Any:
     x, y = _to_same(graph, x, y)
     is_zero = _equal(graph, x, 0)
     raised = _exp(graph, _multiply(graph, y, _log(graph, _where(graph, is_zero, 1, x))))
     return _where(graph, is_zero, 0, raised)
 
 
-def _hyperbolic(graph: Graph, x: Tensor) -> tuple[Any, Any]:
+def _hyperbolic(graph: OnnxGraph, x: Tensor) -> tuple[Any, Any]:
     return graph.make("math.sinh", x), graph.make("math.cosh", x)
 
 
 @function("sin", "math.sin")
-def _sin(graph: Graph, x: ComplexTensor) -> ComplexTensor:
+def _sin(graph: OnnxGraph, x: ComplexTensor) -> ComplexTensor:
     sinh, cosh = _hyperbolic(graph, x.imag)
     return ComplexTensor(graph.make("sin", x.real) * cosh, graph.make("cos", x.real) * sinh)
 
 
 @function("cos", "math.cos")
-def _cos(graph: Graph, x: ComplexTensor) -> ComplexTensor:
+def _cos(graph: OnnxGraph, x: ComplexTensor) -> ComplexTensor:
     sinh, cosh = _hyperbolic(graph, x.imag)
     return ComplexTensor(graph.make("cos", x.real) * cosh, -(graph.make("sin", x.real) * sinh))
 
 
 @function("math.sinh", "sinh")
-def _sinh(graph: Graph, x: ComplexTensor) -> ComplexTensor:
+def _sinh(graph: OnnxGraph, x: ComplexTensor) -> ComplexTensor:
     sinh, cosh = _hyperbolic(graph, x.real)
     return ComplexTensor(sinh * graph.make("cos", x.imag), cosh * graph.make("sin", x.imag))
 
 
 @function("math.cosh", "cosh")
-def _cosh(graph: Graph, x: ComplexTensor) -> ComplexTensor:
+def _cosh(graph: OnnxGraph, x: ComplexTensor) -> ComplexTensor:
     sinh, cosh = _hyperbolic(graph, x.real)
     return ComplexTensor(cosh * graph.make("cos", x.imag), sinh * graph.make("sin", x.imag))
 
 
 @function("tanh")
-def _tanh(graph: Graph, x: ComplexTensor) -> ComplexTensor:
-    """Computes (tanh(a) + i tan(b)) / (1 + i tanh(a) tan(b)), with the cosine of b as a factor."""
+def _tanh(graph: OnnxGraph, x: ComplexTensor) -> ComplexTensor:
+    """Computes (tanh(a) + i tan(b)) / (1 + i tanh(a) tan(b)), expanded by cos(b)."""
     height = graph.make("tanh", x.real)
     sine, cosine = graph.make("sin", x.imag), graph.make("cos", x.imag)
     top = ComplexTensor(height * cosine, sine)
@@ -266,21 +231,21 @@ def _tanh(graph: Graph, x: ComplexTensor) -> ComplexTensor:
 
 
 @function("math.tan", "tan")
-def _tan(graph: Graph, x: ComplexTensor) -> ComplexTensor:
-    turned = _tanh(graph, ComplexTensor(-x.imag, x.real))
-    return ComplexTensor(turned.imag, -turned.real)
+def _tan(graph: OnnxGraph, x: ComplexTensor) -> ComplexTensor:
+    y = _tanh(graph, ComplexTensor(-x.imag, x.real))
+    return ComplexTensor(y.imag, -y.real)
 
 
 @function("sigmoid")
-def _sigmoid(graph: Graph, x: ComplexTensor) -> ComplexTensor:
-    grown = _exp(graph, ComplexTensor(-x.real, -x.imag))
-    return _divide(graph, 1, ComplexTensor(grown.real + 1, grown.imag))
+def _sigmoid(graph: OnnxGraph, x: ComplexTensor) -> ComplexTensor:
+    power = _exp(graph, ComplexTensor(-x.real, -x.imag))
+    return _divide(graph, 1, ComplexTensor(power.real + 1, power.imag))
 
 
 # Products.
 
 
-def _bilinear(graph: Graph, call: Callable[..., Any], a: Any, b: Any) -> ComplexTensor:
+def _bilinear(graph: OnnxGraph, call: Callable[..., Any], a: Any, b: Any) -> ComplexTensor:
     a, b = _to_same(graph, a, b)
     real = call(a.real, b.real) - call(a.imag, b.imag)
     return ComplexTensor(real, call(a.real, b.imag) + call(a.imag, b.real))
@@ -288,7 +253,7 @@ def _bilinear(graph: Graph, call: Callable[..., Any], a: Any, b: Any) -> Complex
 
 @function("linalg.matmul")
 def _matmul(
-    graph: Graph,
+    graph: OnnxGraph,
     a: Any,
     b: Any,
     transpose_a: bool = False,
@@ -308,13 +273,13 @@ def _matmul(
 
 
 @function("linalg.matvec")
-def _matvec(graph: Graph, a: Any, b: Any, transpose_a: bool = False) -> ComplexTensor:
+def _matvec(graph: OnnxGraph, a: Any, b: Any, transpose_a: bool = False) -> ComplexTensor:
     call = functools.partial(graph.call, "linalg.matvec", transpose_a=transpose_a)
     return _bilinear(graph, call, a, b)
 
 
 @function("einsum")
-def _einsum(graph: Graph, equation: str, *operands: Any) -> Any:
+def _einsum(graph: OnnxGraph, equation: str, *operands: Any) -> Any:
     if len(operands) == 1:
         (x,) = operands
         return ComplexTensor(
@@ -326,18 +291,19 @@ def _einsum(graph: Graph, equation: str, *operands: Any) -> Any:
 # Fourier transforms.
 
 
-def _transform(graph: Graph, x: ComplexTensor, axes: Sequence[int], *, inverse: bool) -> Any:
+def _transform(graph: OnnxGraph, x: ComplexTensor, axes: Sequence[int], *, inverse: bool) -> Any:
     """Transforms axes, counted from the end."""
     for axis in axes:
         x = _transform_axis(graph, x, axis, inverse=inverse)
     return x
 
 
-def _transform_axis(graph: Graph, x: Tensor, axis: int, *, inverse: bool = False) -> ComplexTensor:
+def _transform_axis(
+    graph: OnnxGraph, x: Tensor, axis: int, *, inverse: bool = False
+) -> ComplexTensor:
     """Transforms one axis of real or complex numbers; real ones give half of the spectrum."""
     is_real = not isinstance(x, ComplexTensor)
-    parts = [x] if isinstance(x, Tensor) and is_real else [x.real, x.imag]  # type: ignore[attr-defined]
-    apart = graph.make("stack", parts, -1)
+    apart = graph.make("stack", split_complex([x]), -1)
     place = x.shape.rank + axis
     has_batch = x.shape.rank > 1
     if not has_batch:
@@ -356,50 +322,61 @@ def _transform_axis(graph: Graph, x: Tensor, axis: int, *, inverse: bool = False
     return ComplexTensor(result[..., 0], result[..., 1])
 
 
-def _fourier(name: str, n_axes: int, *, inverse: bool) -> Callable[..., Any]:
-    axes = range(-n_axes, 0)
-    return function(name)(lambda graph, *, input: _transform(graph, input, axes, inverse=inverse))
+def _real_fourier(
+    graph: OnnxGraph, *, input: Tensor, fft_length: Any, Tcomplex: OnnxDType, n_axes: int
+) -> Any:
+    half = _transform_axis(graph, input, -1)
+    return _transform(graph, half, range(-n_axes, -1), inverse=False)
 
 
-def _real_fourier(name: str, n_axes: int) -> Callable[..., Any]:
-    @function(name)
-    def call(graph: Graph, *, input: Tensor, fft_length: Any, Tcomplex: DType) -> Any:
-        half = _transform_axis(graph, input, -1)
-        return _transform(graph, half, range(-n_axes, -1), inverse=False)
-
-    return call
-
-
-def _inverse_real_fourier(name: str, n_axes: int) -> Callable[..., Any]:
-    @function(name)
-    def call(graph: Graph, *, input: ComplexTensor, fft_length: Any, Treal: DType) -> Any:
-        x = _transform(graph, input, range(-n_axes, -1), inverse=True)
-        # The other half of the spectrum has the conjugate numbers in the reverse order.
-        size = int(fft_length[-1])
-        tail = x[..., (size - 1) // 2 : 0 : -1]
-        whole = graph.make("concat", [x, ComplexTensor(tail.real, -tail.imag)], -1)
-        return _transform_axis(graph, whole, -1, inverse=True).real
-
-    return call
+def _inverse_real_fourier(
+    graph: OnnxGraph, *, input: ComplexTensor, fft_length: Any, Treal: OnnxDType, n_axes: int
+) -> Any:
+    x = _transform(graph, input, range(-n_axes, -1), inverse=True)
+    # The other half of the spectrum has the conjugate numbers in the reverse order.
+    size = int(fft_length[-1])
+    tail = x[..., (size - 1) // 2 : 0 : -1]
+    whole = graph.make("concat", [x, ComplexTensor(tail.real, -tail.imag)], -1)
+    return _transform_axis(graph, whole, -1, inverse=True).real
 
 
-@function("reduce_prod")
-def _reduce_prod(graph: Graph, x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
-    return multiply_halves(graph, x, axis, keepdims)
+def _fourier(graph: OnnxGraph, *, input: ComplexTensor, n_axes: int, inverse: bool) -> Any:
+    return _transform(graph, input, range(-n_axes, 0), inverse=inverse)
 
 
 COMPLEX_FUNCTIONS = (
-    *_of_same("add", "subtract"),
-    *_part_wise(
-        *("reshape", "expand_dims", "squeeze", "transpose", "broadcast_to", "tile", "concat"),
-        *("stack", "unstack", "split", "getitem", "strided_slice", "slice", "reverse", "gather"),
-        *("linalg.diag_part", "linalg.set_diag", "linalg.band_part", "linalg.matrix_transpose"),
-        *("gather_nd", "tensor_scatter_nd_update", "tensor_scatter_nd_add", "pad"),
-        *("math.unsorted_segment_sum", "raw_ops.PadV2", "negative", "reduce_sum", "reduce_mean"),
-        *("cumsum", "add_n", "zeros_like"),
+    function("math.real")(lambda graph, x: x.real),
+    function("math.imag")(lambda graph, x: x.imag),
+    function("math.conj")(lambda graph, x: ComplexTensor(x.real, -x.imag)),
+    function("linalg.adjoint")(
+        lambda graph, x: graph.make("linalg.matrix_transpose", graph.make("math.conj", x))
     ),
-    *(_fourier(f"raw_ops.FFT{s}", n, inverse=False) for n, s in ((1, ""), (2, "2D"), (3, "3D"))),
-    *(_fourier(f"raw_ops.IFFT{s}", n, inverse=True) for n, s in ((1, ""), (2, "2D"), (3, "3D"))),
-    *(_real_fourier(f"raw_ops.RFFT{s}", n) for n, s in ((1, ""), (2, "2D"), (3, "3D"))),
-    *(_inverse_real_fourier(f"raw_ops.IRFFT{s}", n) for n, s in ((1, ""), (2, "2D"), (3, "3D"))),
+    function("not_equal")(lambda graph, x, y: ~_equal(graph, x, y)),
+    function("square")(lambda graph, x: _multiply(graph, x, x)),
+    function("reduce_prod")(functools.partial(multiply_halves)),
+    *(
+        function(name)(functools.partial(_add_or_subtract, name=name))
+        for name in ("add", "subtract")
+    ),
+    *map(
+        _map_parts,
+        (
+            *("reshape", "expand_dims", "squeeze", "transpose", "broadcast_to", "tile", "concat"),
+            *("stack", "unstack", "split", "getitem", "strided_slice", "slice", "reverse"),
+            *("gather", "linalg.diag_part", "linalg.set_diag", "linalg.band_part"),
+            *("linalg.matrix_transpose", "gather_nd", "tensor_scatter_nd_update"),
+            *("tensor_scatter_nd_add", "pad", "math.unsorted_segment_sum", "raw_ops.PadV2"),
+            *("negative", "reduce_sum", "reduce_mean", "cumsum", "add_n", "zeros_like"),
+        ),
+    ),
+    *(
+        function(f"raw_ops.{name}{axes}")(functools.partial(transform, n_axes=n_axes))
+        for n_axes, axes in ((1, ""), (2, "2D"), (3, "3D"))
+        for name, transform in (
+            ("FFT", functools.partial(_fourier, inverse=False)),
+            ("IFFT", functools.partial(_fourier, inverse=True)),
+            ("RFFT", _real_fourier),
+            ("IRFFT", _inverse_real_fourier),
+        )
+    ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,8 +11,8 @@ import numpy as np
 from jax2tf_bridge.to_onnx._functions import cast, compute, elementwise, find_kernel, function
 from jax2tf_bridge.to_onnx._graph import (
     DTYPES,
-    DType,
-    Graph,
+    OnnxDType,
+    OnnxGraph,
     Shape,
     Tensor,
     broadcast_shapes,
@@ -21,14 +22,14 @@ from jax2tf_bridge.to_onnx._movement import matrix_transpose, squeeze, transpose
 
 @function("linalg.matmul")
 def matmul(
-    graph: Graph,
+    graph: OnnxGraph,
     a: Tensor,
     b: Tensor,
     transpose_a: bool = False,
     transpose_b: bool = False,
     adjoint_a: bool = False,
     adjoint_b: bool = False,
-    output_type: DType | None = None,
+    output_type: OnnxDType | None = None,
 ) -> Tensor:
     """Multiplies matrices, and broadcasts the axes before them.
 
@@ -46,7 +47,12 @@ def matmul(
 
 
 def _add_byte_product(
-    graph: Graph, operation: str, a: Tensor, b: Tensor, shape: Sequence[int | None], **options: Any
+    graph: OnnxGraph,
+    operation: str,
+    a: Tensor,
+    b: Tensor,
+    shape: Sequence[int | None],
+    **options: Any,
 ) -> Tensor:
     """Adds a product of int8 or uint8 with sums in int32.
 
@@ -61,7 +67,7 @@ def _add_byte_product(
     return graph.add(operation, [left, right, *zero_points], DTYPES["int32"], shape, **options)
 
 
-def _to_uint8(graph: Graph, x: Tensor) -> Tensor:
+def _to_uint8(graph: OnnxGraph, x: Tensor) -> Tensor:
     """Adds 128 to int8."""
     if x.dtype.name == "uint8":
         return x
@@ -70,13 +76,13 @@ def _to_uint8(graph: Graph, x: Tensor) -> Tensor:
 
 
 @function("linalg.matvec")
-def _matvec(graph: Graph, a: Tensor, b: Tensor, transpose_a: bool = False) -> Tensor:
+def _matvec(graph: OnnxGraph, a: Tensor, b: Tensor, transpose_a: bool = False) -> Tensor:
     column = graph.make("expand_dims", b, -1)
     return squeeze(graph, matmul(graph, a, column, transpose_a), -1)
 
 
 @function("einsum")
-def _einsum(graph: Graph, equation: str, *operands: Tensor) -> Tensor:
+def _einsum(graph: OnnxGraph, equation: str, *operands: Tensor) -> Tensor:
     inputs, _, output = equation.replace(" ", "").partition("->")
     sizes: dict[str, int | None] = {}
     for term, operand in zip(inputs.split(","), operands, strict=True):
@@ -86,17 +92,19 @@ def _einsum(graph: Graph, equation: str, *operands: Tensor) -> Tensor:
     return compute(graph, "Einsum", operands, shape, equation=equation)
 
 
-def _to_channels_first(graph: Graph, x: Tensor) -> Tensor:
+def _to_channels_first(graph: OnnxGraph, x: Tensor) -> Tensor:
     rank = x.shape.rank
     return transpose(graph, x, [0, rank - 1, *range(1, rank - 1)])
 
 
-def _to_channels_last(graph: Graph, x: Tensor) -> Tensor:
+def _to_channels_last(graph: OnnxGraph, x: Tensor) -> Tensor:
     rank = x.shape.rank
     return transpose(graph, x, [0, *range(2, rank), 1])
 
 
-def _result_size(size: int | None, window: int | None, stride: int, dilation: int, pad: int) -> Any:
+def _compute_size(
+    size: int | None, window: int | None, stride: int, dilation: int, pad: int
+) -> Any:
     if size is None or window is None:
         return None
     return (size + pad - (window - 1) * dilation - 1) // stride + 1
@@ -104,7 +112,7 @@ def _result_size(size: int | None, window: int | None, stride: int, dilation: in
 
 @function("convolution")
 def _convolution(
-    graph: Graph,
+    graph: OnnxGraph,
     image: Tensor,
     kernel: Tensor,
     *,
@@ -132,7 +140,7 @@ def _convolution(
     first = _to_channels_first(graph, image)
     weights = transpose(graph, kernel, [n + 1, n, *range(n)])
     spatial = [
-        _result_size(size, window, stride, dilation, before + after)
+        _compute_size(size, window, stride, dilation, before + after)
         for size, window, stride, dilation, before, after in zip(
             first.shape[2:], weights.shape[2:], strides, dilations, low, high, strict=True
         )
@@ -152,7 +160,7 @@ def _convolution(
 
 
 @function("nn.bias_add")
-def _bias_add(graph: Graph, x: Tensor, bias: Tensor) -> Tensor:
+def _bias_add(graph: OnnxGraph, x: Tensor, bias: Tensor) -> Tensor:
     """Adds a bias to the last axis; that of a convolution becomes its third operand."""
     moved = graph.find_last_maker(x, "Transpose")
     result = None if moved is None else Tensor(graph, moved.inputs[0], x.dtype, x.shape)
@@ -166,27 +174,14 @@ def _bias_add(graph: Graph, x: Tensor, bias: Tensor) -> Tensor:
     return graph.add("Transpose", [added], x.dtype, x.shape, perm=places)
 
 
-@function("nn.max_pool2d")
-def _max_pool(
-    graph: Graph, x: Tensor, ksize: Sequence[int], strides: Sequence[int], padding: str
-) -> Tensor:
-    return _pool(graph, "MaxPool", x, ksize, strides, padding)
-
-
-@function("nn.avg_pool2d")
-def _avg_pool(
-    graph: Graph, x: Tensor, ksize: Sequence[int], strides: Sequence[int], padding: str
-) -> Tensor:
-    return _pool(graph, "AveragePool", x, ksize, strides, padding)
-
-
 def _pool(
-    graph: Graph,
-    operation: str,
+    graph: OnnxGraph,
     x: Tensor,
     ksize: Sequence[int],
     strides: Sequence[int],
     padding: str,
+    *,
+    operation: str,
 ) -> Tensor:
     within = find_kernel(operation, x.dtype)
     first = cast(graph, _to_channels_first(graph, x), within)
@@ -196,7 +191,7 @@ def _pool(
         options: dict[str, Any] = {"auto_pad": "SAME_UPPER"}
     else:
         sizes = [
-            _result_size(n, w, s, 1, 0) for n, w, s in zip(x.shape[1:3], window, step, strict=True)
+            _compute_size(n, w, s, 1, 0) for n, w, s in zip(x.shape[1:3], window, step, strict=True)
         ]
         options = {}
     shape = Shape((x.shape[0], x.shape[3], *sizes))
@@ -204,3 +199,9 @@ def _pool(
         operation, [first], within, shape, kernel_shape=window, strides=step, **options
     )
     return cast(graph, _to_channels_last(graph, pooled), x.dtype)
+
+
+FUNCTIONS = (
+    function("nn.max_pool2d")(functools.partial(_pool, operation="MaxPool")),
+    function("nn.avg_pool2d")(functools.partial(_pool, operation="AveragePool")),
+)

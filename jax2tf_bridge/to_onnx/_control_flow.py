@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jax2tf_bridge.to_onnx._functions import function, to_tensor
-from jax2tf_bridge.to_onnx._graph import DTYPES, ComplexTensor, Graph, Shape, Tensor
+from jax2tf_bridge.to_onnx._graph import DTYPES, ComplexTensor, OnnxGraph, Shape, Tensor
 
 _BOOL, _INT64 = DTYPES["bool"], DTYPES["int64"]
 
@@ -28,7 +28,7 @@ def join_complex(parts: Sequence[Tensor], are_complex: Sequence[bool]) -> list[T
 
 @function("cond")
 def _cond(
-    graph: Graph, flag: Tensor, on_true: Callable[[], Any], on_false: Callable[[], Any]
+    graph: OnnxGraph, flag: Tensor, on_true: Callable[[], Any], on_false: Callable[[], Any]
 ) -> Any:
     single = False
     are_complex: list[bool] = []
@@ -44,36 +44,33 @@ def _cond(
     then = graph.new_subgraph([], lambda: run(on_true))
     other = graph.new_subgraph([], lambda: run(on_false))
     results = [
-        (a.dtype, _common_shape(a.shape, b.shape))
+        (a.dtype, [n if n == m else None for n, m in zip(a.shape, b.shape, strict=True)])
         for a, b in zip(then.outputs, other.outputs, strict=True)
     ]
-    made = graph.add_several("If", [flag], results, then_branch=then, else_branch=other)
-    made = join_complex(made, are_complex)
-    return made[0] if single else made
-
-
-def _common_shape(left: Sequence[int | None], right: Sequence[int | None]) -> Shape:
-    return Shape(a if a == b else None for a, b in zip(left, right, strict=True))
+    outputs = graph.add_several("If", [flag], results, then_branch=then, else_branch=other)
+    outputs = join_complex(outputs, are_complex)
+    return outputs[0] if single else outputs
 
 
 @function("while_loop")
 def _while_loop(
-    graph: Graph,
+    graph: OnnxGraph,
     condition: Callable[..., Tensor],
     body: Callable[..., Sequence[Tensor]],
     loop_vars: Sequence[Any],
     shape_invariants: Sequence[Sequence[int | None]] | None = None,
 ) -> list[Tensor]:
-    """Repeats a body while a condition holds, also not at all."""
-    given = [to_tensor(graph, x) for x in loop_vars]
-    are_complex = [isinstance(x, ComplexTensor) for x in given]
+    """Repeats a body while a condition holds; zero times if it does not hold at first."""
+    variables = [to_tensor(graph, x) for x in loop_vars]
+    are_complex = [isinstance(x, ComplexTensor) for x in variables]
+    invariants = shape_invariants or [x.shape for x in variables]
     shapes = [
         shape
-        for x, shape in zip(given, shape_invariants or [x.shape for x in given], strict=True)
+        for x, shape in zip(variables, invariants, strict=True)
         for _ in range(1 + isinstance(x, ComplexTensor))
     ]
-    initial = split_complex(given)
-    begins = condition(*given)
+    initial = split_complex(variables)
+    begins = condition(*variables)
     state = [
         graph.argument(graph.new_name("state"), x.dtype, shape)
         for x, shape in zip(initial, shapes, strict=True)
@@ -93,5 +90,5 @@ def _while_loop(
 
 
 @function("debugging.Assert")
-def _assert(graph: Graph, condition: Tensor, data: Any) -> None:
+def _assert(graph: OnnxGraph, condition: Tensor, data: Any) -> None:
     """Does nothing: ONNX has no assertions."""

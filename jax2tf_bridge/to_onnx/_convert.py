@@ -13,16 +13,16 @@ from jax2tf_bridge._version import __version__
 from jax2tf_bridge.emitters import SizeAlgebra, building, make_operations, read, rewrite_program
 from jax2tf_bridge.errors import DTypeError
 from jax2tf_bridge.portable import Aval, PortableFunction, read_constant
-from jax2tf_bridge.to_onnx._builder import Builder, find_function
+from jax2tf_bridge.to_onnx._builder import OnnxBuilder, find_function
 from jax2tf_bridge.to_onnx._fake_quantization import store_bytes
 from jax2tf_bridge.to_onnx._functions import as_dtype
 from jax2tf_bridge.to_onnx._fusions import fuse_nodes
 from jax2tf_bridge.to_onnx._graph import (
     DTYPES,
     ComplexTensor,
-    DType,
-    Graph,
-    Node,
+    OnnxDType,
+    OnnxGraph,
+    OnnxNode,
     Subgraph,
     Tensor,
 )
@@ -45,7 +45,7 @@ class ExternalData:
     """
 
     def __init__(self, name: str, file: BinaryIO) -> None:
-        """Stores an open file without content."""
+        """Stores an empty file that is open for writing."""
         self.name, self._file = name, file
         self._places: dict[bytes, tuple[int, int]] = {}
         self._size = 0
@@ -116,9 +116,9 @@ def convert_function(
     """
     _check_dtypes(portable)
     taken = {*inputs.values(), *outputs, *(name for name, _ in weights.values())}
-    graph = Graph(find_function, opset, taken)
+    graph = OnnxGraph(find_function, opset, taken)
     program = rewrite_program(portable, read(portable), for_onnx=True)
-    with building(Builder(graph)):
+    with building(OnnxBuilder(graph)):
         arguments = [
             _make_input(graph, inputs[i], aval)
             if i in inputs
@@ -126,50 +126,48 @@ def convert_function(
             for i, aval in enumerate(portable.in_avals)
         ]
         variables = _solve_sizes(portable, graph, arguments)
-        kept = [arguments[i] for i in portable.module.kept_arguments]
-        kept += [
+        operands = [arguments[i] for i in portable.module.kept_arguments]
+        operands += [
             graph.constant(read_constant(portable, constant), f"captured_{i}")
             for i, constant in enumerate(portable.lifted_constants)
         ]
-        results = make_operations(portable, program, kept, variables, for_onnx=True)
+        results = make_operations(portable, program, operands, variables, for_onnx=True)
         finals = [
             _name_result(graph, name, tensor).name
             for name, tensor in zip(outputs, results, strict=True)
         ]
     store_bytes(graph, _make_node)
-    given = [(name, portable.in_avals[i]) for i, name in inputs.items()]
-    made = list(zip(finals, portable.out_avals, strict=True))
+    typed_inputs = [(name, portable.in_avals[i]) for i, name in inputs.items()]
+    typed_outputs = list(zip(finals, portable.out_avals, strict=True))
     nodes = fuse_nodes(graph, graph.nodes, finals)
-    local: list[LocalFunction] = []
+    local_functions: list[LocalFunction] = []
     if functions:
-        nodes, local = make_functions(nodes, finals, graph)
-    return _make_model(portable.name, graph, nodes, local, given, made, external)
+        nodes, local_functions = make_functions(nodes, finals, graph)
+    return _make_model(
+        portable.name, graph, nodes, local_functions, typed_inputs, typed_outputs, external
+    )
 
 
-def _make_input(graph: Graph, name: str, aval: Aval) -> Tensor:
+def _make_input(graph: OnnxGraph, name: str, aval: Aval) -> Tensor:
     """Makes an input; complex numbers have their two parts along a new last axis."""
-    dtype, shape = as_dtype(aval.op_dtype), _static_shape(aval)
+    dtype = as_dtype(aval.op_dtype)
+    shape = [size if isinstance(size, int) else None for size in aval.op_shape]
     if not dtype.is_complex:
         return graph.argument(name, dtype, shape)
-    part = DTYPES["float64" if dtype.name == "complex128" else "float32"]
-    parts = graph.argument(name, part, [*shape, 2])
+    parts = graph.argument(name, dtype.real_dtype, [*shape, 2])
     return ComplexTensor(parts[..., 0], parts[..., 1])
 
 
-def _static_shape(aval: Aval) -> list[int | None]:
-    return [size if isinstance(size, int) else None for size in aval.op_shape]
-
-
-def _name_result(graph: Graph, name: str, tensor: Tensor) -> Tensor:
+def _name_result(graph: OnnxGraph, name: str, tensor: Tensor) -> Tensor:
     if isinstance(tensor, ComplexTensor):
         tensor = graph.call("stack", [tensor.real, tensor.imag], -1)
     result = Tensor(graph, name, tensor.dtype, tensor.shape)
-    graph.nodes.append(Node(f"{name}_result", "Identity", (tensor.name,), (name,), {}))
+    graph.nodes.append(OnnxNode(f"{name}_result", "Identity", (tensor.name,), (name,), {}))
     return result
 
 
 def _solve_sizes(
-    portable: PortableFunction, graph: Graph, arguments: Sequence[Tensor]
+    portable: PortableFunction, graph: OnnxGraph, arguments: Sequence[Tensor]
 ) -> Mapping[str, Any]:
     """Returns the dimension variables, numbers or scalars, in terms of the arguments' sizes."""
     shapes = tuple(aval.op_shape for aval in portable.in_avals)
@@ -189,8 +187,8 @@ def _solve_sizes(
 
 def _make_model(
     name: str,
-    graph: Graph,
-    nodes: Sequence[Node],
+    graph: OnnxGraph,
+    nodes: Sequence[OnnxNode],
     functions: Sequence[LocalFunction],
     inputs: Sequence[tuple[str, Aval]],
     outputs: Sequence[tuple[str, Aval]],
@@ -199,7 +197,7 @@ def _make_model(
     from onnx import helper
 
     needed = {key for key, _ in outputs}.union(*(node.values for node in nodes))
-    made = helper.make_graph(
+    main = helper.make_graph(
         [_make_node(node) for node in nodes],
         name,
         [_make_info(key, aval) for key, aval in inputs],
@@ -214,7 +212,7 @@ def _make_model(
     ir_version = helper.find_min_ir_version_for(opsets)
     opsets += [helper.make_opsetid(DOMAIN, 1)] if functions else []
     return helper.make_model(
-        made,
+        main,
         functions=[_make_function(function, graph, opsets) for function in functions],
         producer_name="jax2tf_bridge",
         producer_version=__version__,
@@ -224,7 +222,7 @@ def _make_model(
 
 
 def _make_function(
-    function: LocalFunction, graph: Graph, opsets: Sequence[onnx.OperatorSetIdProto]
+    function: LocalFunction, graph: OnnxGraph, opsets: Sequence[onnx.OperatorSetIdProto]
 ) -> onnx.FunctionProto:
     from onnx import helper
 
@@ -236,9 +234,9 @@ def _make_function(
     ]
     names = function.name_inputs()
     for node in function.nodes:
-        made = _make_node(node)
-        _rename_values(made, names)
-        nodes.append(made)
+        renamed = _make_node(node)
+        _rename_values(renamed, names)
+        nodes.append(renamed)
     return helper.make_function(
         DOMAIN, function.name, [*names.values()], [*function.outputs], nodes, opsets
     )
@@ -252,7 +250,7 @@ def _rename_values(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
             _rename_values(inner, names)
 
 
-def _onnx_dtype(dtype: DType) -> int:
+def _number_dtype(dtype: OnnxDType) -> int:
     from onnx import helper
 
     return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype.as_numpy_dtype)))
@@ -265,9 +263,9 @@ def _make_info(name: str, aval: Aval) -> onnx.ValueInfoProto:
     sizes = [size if isinstance(size, int) else str(size) for size in aval.op_shape]
     dtype = as_dtype(aval.op_dtype)
     if dtype.is_complex:
-        dtype = DTYPES["float64" if dtype.name == "complex128" else "float32"]
+        dtype = dtype.real_dtype
         sizes.append(2)
-    return helper.make_tensor_value_info(name, _onnx_dtype(dtype), sizes)
+    return helper.make_tensor_value_info(name, _number_dtype(dtype), sizes)
 
 
 def _make_constant(
@@ -281,17 +279,17 @@ def _make_constant(
         tensor = onnx.TensorProto(
             name=name,
             dims=value.shape,
-            data_type=_onnx_dtype(DTYPES[value.dtype.name]),
+            data_type=_number_dtype(DTYPES[value.dtype.name]),
             data_location=onnx.TensorProto.EXTERNAL,
         )
-        facts = {"location": external.name, "offset": offset, "length": length}
-        for key, fact in facts.items():
-            tensor.external_data.add(key=key, value=str(fact))
+        place = {"location": external.name, "offset": offset, "length": length}
+        for key, each in place.items():
+            tensor.external_data.add(key=key, value=str(each))
         return tensor
-    return numpy_helper.from_array(np.ascontiguousarray(value).reshape(value.shape), name)
+    return numpy_helper.from_array(np.asarray(value, order="C"), name)
 
 
-def _make_node(node: Node) -> onnx.NodeProto:
+def _make_node(node: OnnxNode) -> onnx.NodeProto:
     from onnx import helper
 
     attributes = {key: _make_attribute(value) for key, value in node.attributes.items()}
@@ -303,7 +301,7 @@ def _make_node(node: Node) -> onnx.NodeProto:
 def _make_attribute(value: Any) -> Any:
     if isinstance(value, Subgraph):
         return _make_subgraph(value)
-    return _onnx_dtype(value) if isinstance(value, DType) else value
+    return _number_dtype(value) if isinstance(value, OnnxDType) else value
 
 
 def _make_subgraph(subgraph: Subgraph) -> onnx.GraphProto:
@@ -311,7 +309,7 @@ def _make_subgraph(subgraph: Subgraph) -> onnx.GraphProto:
 
     def describe(tensor: Tensor) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(
-            tensor.name, _onnx_dtype(tensor.dtype), list(tensor.shape)
+            tensor.name, _number_dtype(tensor.dtype), list(tensor.shape)
         )
 
     return helper.make_graph(

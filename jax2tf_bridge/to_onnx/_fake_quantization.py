@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jax2tf_bridge.to_onnx._functions import cast, elementwise, function
-from jax2tf_bridge.to_onnx._graph import DTYPES, Graph, Node, Tensor
+from jax2tf_bridge.to_onnx._graph import DTYPES, OnnxGraph, OnnxNode, Tensor
 from jax2tf_bridge.to_onnx._movement import reshape
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 @function("fake_quantize")
 def _fake_quantize(
-    graph: Graph,
+    graph: OnnxGraph,
     x: Tensor,
     scale: Tensor,
     zero_point: Tensor,
@@ -29,15 +28,15 @@ def _fake_quantize(
 ) -> Tensor:
     """Rounds to steps of a scale; TensorFlow has no function that rounds like JAX.
 
-    ONNX Runtime replaces products and convolutions between the two operations by those of bytes.
-    It does so only if the first one follows at once, so bytes are clipped instead of floats, by
-    narrow bounds and by a ReLU.
+    ONNX Runtime replaces a product between DequantizeLinear and QuantizeLinear by one of bytes, but
+    only if QuantizeLinear follows directly. So narrow bounds and a ReLU clip the bytes, not the
+    floats.
 
     Args:
       graph: the graph.
       x: floats.
       scale: the size of a step, one for each element of an axis or one for all.
-      zero_point: the step that stands for 0, alike.
+      zero_point: the step that stands for 0, one for each element of the axis or one for all.
       low: the lowest step.
       high: the highest one.
       axis: the axis of the scales; None for one.
@@ -72,48 +71,11 @@ def _fake_quantize(
     return graph.add("DequantizeLinear", [steps, *operands], x.dtype, x.shape, **options)
 
 
-def _reshape(graph: Graph, x: Tensor, sizes: list[int]) -> Tensor:
+def _reshape(graph: OnnxGraph, x: Tensor, sizes: list[int]) -> Tensor:
     return reshape(graph, x, sizes) if x.value is None else graph.constant(x.value.reshape(sizes))
 
 
-_MAX_MEAN_DIFFERENCE = 1 / 64
-"""Tolerance of the results of a model that rounds, relative to the largest number."""
-
-
-_MAX_OTHER_INTEGERS = 1 / 8
-"""Maximum share of other integers, such as indices of the largest number."""
-_OF_BYTES = (b"QuantizeLinear", b"MatMulInteger", b"ConvInteger")
-
-
-def rounds_numbers(model: bytes | Path) -> bool:
-    """Returns whether a model rounds numbers to bytes, or multiplies bytes."""
-    data = model if isinstance(model, bytes) else model.read_bytes()
-    return any(name in data for name in _OF_BYTES)
-
-
-def differ_by_steps(
-    expected_by_name: Mapping[str, np.ndarray], actual_by_name: Mapping[str, np.ndarray]
-) -> bool:
-    """Returns whether results differ by few steps.
-
-    A number between two steps may be rounded to either.
-    """
-    for name, expected in expected_by_name.items():
-        actual = actual_by_name[name]
-        if expected.shape != actual.shape:
-            return False
-        if expected.dtype.kind != "f":
-            if expected.size and np.mean(expected != actual) > _MAX_OTHER_INTEGERS:
-                return False
-            continue
-        largest = np.max(np.abs(expected), initial=0.0)
-        difference = np.mean(np.abs(expected - actual)) if expected.size else 0.0
-        if not difference <= _MAX_MEAN_DIFFERENCE * largest:
-            return False
-    return True
-
-
-def store_bytes(graph: Graph, make_node: Callable[[Node], onnx.NodeProto]) -> None:
+def store_bytes(graph: OnnxGraph, make_node: Callable[[OnnxNode], onnx.NodeProto]) -> None:
     """Computes the bytes of weights, so that the model has them in place of floats.
 
     Args:
@@ -125,27 +87,25 @@ def store_bytes(graph: Graph, make_node: Callable[[Node], onnx.NodeProto]) -> No
         if node.operation != "DequantizeLinear":
             continue
         parts = _list_constant_parts(node, graph, makers)
-        if parts is None:
-            continue
-        for name, value in _evaluate(graph, parts, node.inputs, make_node):
-            graph.constants[name] = value
+        if parts is not None:
+            graph.constants.update(_evaluate(graph, parts, node.inputs, make_node))
     graph.nodes[:] = [
         node for node in graph.nodes if graph.constants.keys().isdisjoint(node.outputs)
     ]
 
 
-def _list_constant_parts(node: Node, graph: Graph, makers: dict[str, Node]) -> list[Node] | None:
+def _list_constant_parts(
+    node: OnnxNode, graph: OnnxGraph, makers: dict[str, OnnxNode]
+) -> list[OnnxNode] | None:
     """Returns the nodes before a node, in order; None if one depends on inputs."""
-    parts: dict[str, Node] = {}
+    parts: dict[str, OnnxNode] = {}
 
-    def visit(each: Node) -> bool:
+    def visit(each: OnnxNode) -> bool:
         if each.name in parts:
             return True
-        for name in filter(None, each.inputs):
-            if name in graph.constants:
-                continue
-            if name not in makers or not visit(makers[name]):
-                return False
+        inputs = (name for name in filter(None, each.inputs) if name not in graph.constants)
+        if not all(name in makers and visit(makers[name]) for name in inputs):
+            return False
         parts[each.name] = each
         return True
 
@@ -153,10 +113,10 @@ def _list_constant_parts(node: Node, graph: Graph, makers: dict[str, Node]) -> l
 
 
 def _evaluate(
-    graph: Graph,
-    nodes: list[Node],
+    graph: OnnxGraph,
+    nodes: list[OnnxNode],
     names: tuple[str, ...],
-    make_node: Callable[[Node], onnx.NodeProto],
+    make_node: Callable[[OnnxNode], onnx.NodeProto],
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yields the values that nodes of constants make, with their names."""
     from onnx import TypeProto, ValueInfoProto, helper, numpy_helper
@@ -166,17 +126,15 @@ def _evaluate(
     if not outputs:
         return
     used = {name for node in nodes for name in node.inputs} & graph.constants.keys()
-    made = helper.make_graph(
+    main = helper.make_graph(
         [make_node(node) for node in nodes],
         "weights",
         [],
         [ValueInfoProto(name=name, type=TypeProto()) for name in outputs],
         [
-            numpy_helper.from_array(
-                np.ascontiguousarray(graph.constants[n]).reshape(graph.constants[n].shape), n
-            )
-            for n in sorted(used)
+            numpy_helper.from_array(np.asarray(graph.constants[name], order="C"), name)
+            for name in sorted(used)
         ],
     )
-    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", graph.opset)])
+    model = helper.make_model(main, opset_imports=[helper.make_opsetid("", graph.opset)])
     yield from zip(outputs, ReferenceEvaluator(model).run(None, {}), strict=True)

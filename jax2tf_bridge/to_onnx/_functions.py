@@ -1,4 +1,4 @@
-"""Functions under TensorFlow's names, and what all of them need."""
+"""What functions under TensorFlow's names need: registration, dtypes of kernels, conversions."""
 
 from __future__ import annotations
 
@@ -9,14 +9,21 @@ from typing import Any, TypeVar
 import numpy as np
 
 from jax2tf_bridge.emitters import NoOperationError
-from jax2tf_bridge.to_onnx._graph import DTYPES, DType, Graph, Shape, Tensor, broadcast_shapes
+from jax2tf_bridge.to_onnx._graph import (
+    DTYPES,
+    OnnxDType,
+    OnnxGraph,
+    Shape,
+    Tensor,
+    broadcast_shapes,
+)
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _NAMES = "tensorflow_names"
 
 
 def function(*names: str) -> Callable[[_Function], _Function]:
-    """Makes a function of the graph and other arguments the one of these names in TensorFlow."""
+    """Marks a function that stands for those of TensorFlow; its first argument is the graph."""
 
     def mark(call: _Function) -> _Function:
         setattr(call, _NAMES, names)
@@ -25,7 +32,7 @@ def function(*names: str) -> Callable[[_Function], _Function]:
     return mark
 
 
-def names_of(value: object) -> tuple[str, ...]:
+def list_names(value: object) -> tuple[str, ...]:
     """Returns the names of a function; none if it is not marked."""
     names: tuple[str, ...] = getattr(value, _NAMES, ())
     return names
@@ -80,7 +87,7 @@ _WIDER: Mapping[str, Sequence[str]] = MappingProxyType(
 _EQUAL_BITS: Mapping[str, str] = MappingProxyType({"uint64": "int64"})
 
 
-def find_kernel(operation: str, dtype: DType, *, keeps_bits: bool = False) -> DType:
+def find_kernel(operation: str, dtype: OnnxDType, *, keeps_bits: bool = False) -> OnnxDType:
     """Returns the dtype in which ONNX Runtime computes an operation.
 
     Args:
@@ -104,13 +111,13 @@ def find_kernel(operation: str, dtype: DType, *, keeps_bits: bool = False) -> DT
     raise NoOperationError(f"ONNX Runtime has no {operation} of {dtype.name}")
 
 
-def as_dtype(value: Any) -> DType:
+def as_dtype(value: Any) -> OnnxDType:
     """Returns the dtype of a name, a NumPy dtype or a dtype.
 
     Raises:
       TypeError: ONNX has no such dtype.
     """
-    if isinstance(value, DType):
+    if isinstance(value, OnnxDType):
         return value
     name = value if isinstance(value, str) else np.dtype(value).name
     dtype = DTYPES.get(name)
@@ -119,7 +126,7 @@ def as_dtype(value: Any) -> DType:
     return dtype
 
 
-def to_tensor(graph: Graph, value: Any, dtype: DType | None = None) -> Tensor:
+def to_tensor(graph: OnnxGraph, value: Any, dtype: OnnxDType | None = None) -> Tensor:
     """Converts a number, an array, or a list of numbers and tensors to a tensor."""
     if isinstance(value, Tensor):
         return value
@@ -127,21 +134,21 @@ def to_tensor(graph: Graph, value: Any, dtype: DType | None = None) -> Tensor:
         return graph.make("stack", value)
     if dtype is None and not hasattr(value, "dtype"):
         array = np.asarray(value)
-        wanted = {"i": np.int32, "f": np.float32}.get(array.dtype.kind, array.dtype)
-        return graph.constant(array.astype(wanted))
+        default = {"i": np.int32, "f": np.float32}.get(array.dtype.kind, array.dtype)
+        return graph.constant(array.astype(default))
     array = np.asarray(value)
     if dtype is not None and array.dtype.name != dtype.name:
         array = array.astype(dtype.as_numpy_dtype)
     return graph.constant(array)
 
 
-def to_tensors(graph: Graph, *values: Any) -> list[Tensor]:
+def to_tensors(graph: OnnxGraph, *values: Any) -> list[Tensor]:
     """Converts operands of one dtype; numbers get the dtype of the tensors."""
     dtype = next((x.dtype for x in values if isinstance(x, Tensor)), None)
     return [to_tensor(graph, x, dtype) for x in values]
 
 
-def cast(graph: Graph, x: Tensor, dtype: DType) -> Tensor:
+def cast(graph: OnnxGraph, x: Tensor, dtype: OnnxDType) -> Tensor:
     """Converts the elements; floats are rounded towards zero."""
     if x.dtype is dtype:
         return x
@@ -153,7 +160,7 @@ def cast(graph: Graph, x: Tensor, dtype: DType) -> Tensor:
 
 
 def compute(
-    graph: Graph,
+    graph: OnnxGraph,
     operation: str,
     operands: Sequence[Tensor],
     shape: Sequence[int | None],
@@ -169,7 +176,7 @@ def compute(
 
 
 def elementwise(
-    graph: Graph, operation: str, *values: Any, keeps_bits: bool = False, **attributes: Any
+    graph: OnnxGraph, operation: str, *values: Any, keeps_bits: bool = False, **attributes: Any
 ) -> Tensor:
     """Adds an operation that broadcasts its operands."""
     operands = to_tensors(graph, *values)
@@ -177,7 +184,7 @@ def elementwise(
     return compute(graph, operation, operands, shape, keeps_bits=keeps_bits, **attributes)
 
 
-def as_sizes(graph: Graph, sizes: Any) -> Tensor:
+def as_sizes(graph: OnnxGraph, sizes: Any) -> Tensor:
     """Converts sizes, a list of numbers and scalars or a vector, to a vector of int64."""
     vector = to_tensor(graph, sizes)
     if vector.value is not None and not vector.value.size:
@@ -185,7 +192,7 @@ def as_sizes(graph: Graph, sizes: Any) -> Tensor:
     return cast(graph, vector, DTYPES["int64"])
 
 
-def known_sizes(sizes: Any) -> Shape | None:
+def read_sizes(sizes: Any) -> Shape | None:
     """Returns sizes as far as they are known; None if not even their number is."""
     if isinstance(sizes, Tensor):
         if sizes.value is not None:
@@ -199,6 +206,6 @@ def known_sizes(sizes: Any) -> Shape | None:
     )
 
 
-def indices(graph: Graph, *numbers: int) -> Tensor:
+def make_indices(graph: OnnxGraph, *numbers: int) -> Tensor:
     """Makes a constant vector of int64."""
     return graph.constant(np.array(numbers, np.int64))

@@ -20,7 +20,7 @@ from jax2tf_bridge.bytecode import InlinedCall
 
 
 @dataclass(frozen=True, eq=False)
-class DType:
+class OnnxDType:
     """A dtype, with the attributes of TensorFlow's that emitters read.
 
     Attributes:
@@ -61,6 +61,11 @@ class DType:
         return self.name.startswith("uint")
 
     @property
+    def real_dtype(self) -> OnnxDType:
+        """The dtype of a part of complex numbers."""
+        return DTYPES["float64" if self.name == "complex128" else "float32"]
+
+    @property
     def min(self) -> Any:
         """The least number."""
         return self._info.min
@@ -77,9 +82,9 @@ class DType:
         return ml_dtypes.finfo(self.as_numpy_dtype)  # type: ignore[no-untyped-call]
 
 
-DTYPES: Mapping[str, DType] = MappingProxyType(
+DTYPES: Mapping[str, OnnxDType] = MappingProxyType(
     {
-        name: DType(name)
+        name: OnnxDType(name)
         for name in (
             *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
             *("bfloat16", "float16", "float32", "float64", "complex64", "complex128"),
@@ -115,8 +120,8 @@ def broadcast_shapes(*shapes: Sequence[int | None]) -> Shape:
     padded = [(*(1 for _ in range(rank - len(shape))), *shape) for shape in shapes]
     sizes: list[int | None] = []
     for column in zip(*padded, strict=True):
-        known = [size for size in column if size not in (1, None)]
-        sizes.append(known[0] if known else (None if None in column else 1))
+        large = [size for size in column if size not in (1, None)]
+        sizes.append(large[0] if large else (None if None in column else 1))
     return Shape(sizes)
 
 
@@ -132,7 +137,7 @@ class Subgraph:
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
-    nodes: list[Node]
+    nodes: list[OnnxNode]
 
     @functools.cached_property
     def used(self) -> frozenset[str]:
@@ -143,7 +148,7 @@ class Subgraph:
 
 
 @dataclass(frozen=True, eq=False)
-class Node:
+class OnnxNode:
     """An operation.
 
     Attributes:
@@ -176,7 +181,9 @@ class Node:
     def subgraphs(self) -> Sequence[Subgraph]:
         return [x for x in self.attributes.values() if isinstance(x, Subgraph)]
 
-    def with_subgraphs(self, change: Callable[[list[Node], set[str]], list[Node]]) -> Node:
+    def with_subgraphs(
+        self, change: Callable[[list[OnnxNode], set[str]], list[OnnxNode]]
+    ) -> OnnxNode:
         """Returns the node with other nodes in its subgraphs.
 
         Args:
@@ -191,6 +198,14 @@ class Node:
             for key, x in self.attributes.items()
         }
         return dataclasses.replace(self, attributes=attributes)
+
+
+def _operator(name: str) -> Callable[[Tensor, Any], Tensor]:
+    return lambda x, y: x.graph.make(name, x, y)
+
+
+def _reflected_operator(name: str) -> Callable[[Tensor, Any], Tensor]:
+    return lambda x, y: x.graph.make(name, y, x)
 
 
 class Tensor:
@@ -210,9 +225,9 @@ class Tensor:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: OnnxGraph,
         name: str,
-        dtype: DType,
+        dtype: OnnxDType,
         shape: Sequence[int | None],
         value: np.ndarray[Any, Any] | None = None,
     ) -> None:
@@ -235,80 +250,42 @@ class Tensor:
         """Returns a key for the tensor."""
         return self.name
 
-    def _call(self, name: str, *args: Any) -> Tensor:
-        return self.graph.make(name, *args)
-
-    def __add__(self, other: Any) -> Tensor:
-        return self._call("add", self, other)
-
-    def __radd__(self, other: Any) -> Tensor:
-        return self._call("add", other, self)
-
-    def __sub__(self, other: Any) -> Tensor:
-        return self._call("subtract", self, other)
-
-    def __rsub__(self, other: Any) -> Tensor:
-        return self._call("subtract", other, self)
-
-    def __mul__(self, other: Any) -> Tensor:
-        return self._call("multiply", self, other)
-
-    def __rmul__(self, other: Any) -> Tensor:
-        return self._call("multiply", other, self)
-
-    def __truediv__(self, other: Any) -> Tensor:
-        return self._call("divide", self, other)
-
-    def __rtruediv__(self, other: Any) -> Tensor:
-        return self._call("divide", other, self)
-
-    def __floordiv__(self, other: Any) -> Tensor:
-        return self._call("math.floordiv", self, other)
-
-    def __mod__(self, other: Any) -> Tensor:
-        return self._call("math.floormod", self, other)
-
-    def __matmul__(self, other: Any) -> Tensor:
-        return self._call("linalg.matmul", self, other)
+    __add__ = _operator("add")
+    __radd__ = _reflected_operator("add")
+    __sub__ = _operator("subtract")
+    __rsub__ = _reflected_operator("subtract")
+    __mul__ = _operator("multiply")
+    __rmul__ = _reflected_operator("multiply")
+    __truediv__ = _operator("divide")
+    __rtruediv__ = _reflected_operator("divide")
+    __floordiv__ = _operator("math.floordiv")
+    __mod__ = _operator("math.floormod")
+    __matmul__ = _operator("linalg.matmul")
+    __and__ = _operator("logical_and")
+    __or__ = _operator("logical_or")
+    __lt__ = _operator("less")
+    __le__ = _operator("less_equal")
+    __gt__ = _operator("greater")
+    __ge__ = _operator("greater_equal")
+    __getitem__ = _operator("getitem")
 
     def __neg__(self) -> Tensor:
-        return self._call("negative", self)
-
-    def __and__(self, other: Any) -> Tensor:
-        return self._call("logical_and", self, other)
-
-    def __or__(self, other: Any) -> Tensor:
-        return self._call("logical_or", self, other)
+        return self.graph.make("negative", self)
 
     def __invert__(self) -> Tensor:
-        return self._call("logical_not", self)
-
-    def __lt__(self, other: Any) -> Tensor:
-        return self._call("less", self, other)
-
-    def __le__(self, other: Any) -> Tensor:
-        return self._call("less_equal", self, other)
-
-    def __gt__(self, other: Any) -> Tensor:
-        return self._call("greater", self, other)
-
-    def __ge__(self, other: Any) -> Tensor:
-        return self._call("greater_equal", self, other)
+        return self.graph.make("logical_not", self)
 
     def __eq__(self, other: object) -> Any:
         if other is None:  # slice(x) == slice(None)
             return False
-        return self._call("equal", self, other)
+        return self.graph.make("equal", self, other)
 
     def __ne__(self, other: object) -> Any:
         if other is None:
             return True
-        return self._call("not_equal", self, other)
+        return self.graph.make("not_equal", self, other)
 
     __hash__ = object.__hash__
-
-    def __getitem__(self, key: Any) -> Tensor:
-        return self._call("getitem", self, key)
 
     def __bool__(self) -> bool:
         raise TypeError("the elements of a tensor are not known while its graph is built")
@@ -341,12 +318,12 @@ class ComplexTensor(Tensor):
         self.imag.set_shape(shape)
 
 
-_MAX_LOOKED_AT = 16
-"""Number of nodes among which an operation looks for those that it can be joined with."""
+_MAX_LOOKBACK = 16
+"""Number of the newest nodes among which `find_last_maker` looks."""
 
 
 @dataclass
-class Graph:
+class OnnxGraph:
     """A graph that grows.
 
     Attributes:
@@ -358,20 +335,20 @@ class Graph:
       tensors: the values by name.
     """
 
-    find: Callable[[Graph, str], Callable[..., Any]]
+    find: Callable[[OnnxGraph, str], Callable[..., Any]]
     opset: int
     taken: set[str] = field(default_factory=set)
     constants: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     own_constants: set[str] = field(default_factory=set)
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    _blocks: list[list[Node]] = field(default_factory=lambda: [[]])
+    _blocks: list[list[OnnxNode]] = field(default_factory=lambda: [[]])
     _shared: dict[Any, Tensor] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
     _scope: str = ""
     _calls: tuple[InlinedCall, ...] = ()
 
     @property
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[OnnxNode]:
         """The nodes of the outermost graph."""
         return self._blocks[0]
 
@@ -408,7 +385,7 @@ class Graph:
         names = (f"{self._scope}{kind}_{number}" for number in self._numbers)
         return next(name for name in names if name not in self.taken)
 
-    def argument(self, name: str, dtype: DType, shape: Sequence[int | None]) -> Tensor:
+    def argument(self, name: str, dtype: OnnxDType, shape: Sequence[int | None]) -> Tensor:
         """Makes an argument of the graph or of a subgraph."""
         self.tensors[name] = tensor = Tensor(self, name, dtype, shape)
         return tensor
@@ -428,7 +405,9 @@ class Graph:
             key = dtype.name, value.shape, hashlib.sha256(value.tobytes()).digest()
             if key in self._shared:
                 return self._shared[key]
-        tensor = Tensor(self, name or self._name_constant(), dtype, value.shape, value)
+            with self.in_scope(""):
+                name = self.new_name("constant")
+        tensor = Tensor(self, name, dtype, value.shape, value)
         self.constants[tensor.name] = value
         self.tensors[tensor.name] = tensor
         if key is not None:
@@ -436,15 +415,11 @@ class Graph:
             self._shared[key] = tensor
         return tensor
 
-    def _name_constant(self) -> str:
-        with self.in_scope(""):
-            return self.new_name("constant")
-
     def add(
         self,
         operation: str,
         inputs: Sequence[Tensor | None],
-        dtype: DType,
+        dtype: OnnxDType,
         shape: Sequence[int | None],
         **attributes: Any,
     ) -> Tensor:
@@ -456,7 +431,7 @@ class Graph:
         self,
         operation: str,
         inputs: Sequence[Tensor | None],
-        results: Sequence[tuple[DType, Sequence[int | None]]],
+        results: Sequence[tuple[OnnxDType, Sequence[int | None]]],
         **attributes: Any,
     ) -> list[Tensor]:
         """Adds an operation with several results."""
@@ -467,14 +442,16 @@ class Graph:
             for i, (dtype, shape) in enumerate(results)
         ]
         names = tuple("" if x is None else x.name for x in inputs)
-        node = Node(name, operation, names, tuple(x.name for x in outputs), attributes, self._calls)
+        node = OnnxNode(
+            name, operation, names, tuple(x.name for x in outputs), attributes, self._calls
+        )
         self._blocks[-1].append(node)
         self.tensors.update((x.name, x) for x in outputs)
         return outputs
 
-    def find_last_maker(self, x: Tensor, operation: str) -> Node | None:
-        """Returns the node that makes a value, if it is of this kind and one of the newest."""
-        newest = self._blocks[-1][-_MAX_LOOKED_AT:]
+    def find_last_maker(self, x: Tensor, operation: str) -> OnnxNode | None:
+        """Returns the node that makes a value, if it is of this kind and among the newest."""
+        newest = self._blocks[-1][-_MAX_LOOKBACK:]
         makers = (node for node in newest if x.name in node.outputs)
         return next((node for node in makers if node.operation == operation), None)
 
@@ -491,18 +468,16 @@ class Graph:
         return Subgraph(tuple(inputs), tuple(outputs), nodes)
 
 
-def drop_unused(nodes: Sequence[Node], needed: set[str]) -> list[Node]:
+def drop_unused(nodes: Sequence[OnnxNode], needed: set[str]) -> list[OnnxNode]:
     """Returns the nodes on which results depend; adds to `needed` what they use.
 
     Args:
       nodes: the nodes in the order of computation.
       needed: the names of the results; receives the names of all values that are used.
     """
-    kept: list[Node] = []
+    used: list[OnnxNode] = []
     for node in reversed(nodes):
-        if needed.isdisjoint(node.outputs):
-            continue
-        new = node.with_subgraphs(drop_unused)
-        needed |= new.values
-        kept.append(new)
-    return kept[::-1]
+        if not needed.isdisjoint(node.outputs):
+            used.append(node.with_subgraphs(drop_unused))
+            needed |= used[-1].values
+    return used[::-1]

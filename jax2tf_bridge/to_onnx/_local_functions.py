@@ -14,7 +14,7 @@ from typing import Any
 
 from jax2tf_bridge.bytecode import InlinedCall
 from jax2tf_bridge.emitters import make_line_scope
-from jax2tf_bridge.to_onnx._graph import Graph, Node, Subgraph
+from jax2tf_bridge.to_onnx._graph import OnnxGraph, OnnxNode, Subgraph
 
 DOMAIN = "jax2tf_bridge"
 """Domain of the functions of a model."""
@@ -38,7 +38,7 @@ class LocalFunction:
     """
 
     name: str
-    nodes: Sequence[Node]
+    nodes: Sequence[OnnxNode]
     outputs: tuple[str, ...]
     constants: Collection[str]
     inputs: list[tuple[str, ...]] = field(default_factory=list)
@@ -65,7 +65,7 @@ def _find_common_end(paths: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class _FunctionCall(Node):
+class _FunctionCall(OnnxNode):
     """A call of a function.
 
     Attributes:
@@ -74,12 +74,12 @@ class _FunctionCall(Node):
     """
 
     function: LocalFunction | None = None
-    replaced: Sequence[Node] = ()
+    replaced: Sequence[OnnxNode] = ()
 
 
 def make_functions(
-    nodes: Sequence[Node], outputs: Collection[str], graph: Graph
-) -> tuple[list[Node], list[LocalFunction]]:
+    nodes: Sequence[OnnxNode], outputs: Collection[str], graph: OnnxGraph
+) -> tuple[list[OnnxNode], list[LocalFunction]]:
     """Makes functions of the calls in a graph.
 
     Args:
@@ -103,7 +103,7 @@ def make_functions(
     return [*_expand(nodes)], functions
 
 
-def _expand(nodes: Sequence[Node]) -> Iterator[Node]:
+def _expand(nodes: Sequence[OnnxNode]) -> Iterator[OnnxNode]:
     """Replaces calls of functions that have a single call by their nodes."""
     for node in nodes:
         if not isinstance(node, _FunctionCall):
@@ -112,7 +112,7 @@ def _expand(nodes: Sequence[Node]) -> Iterator[Node]:
         function = node.function
         assert function is not None, "a call has a function"
         if len(function.inputs) > 1:
-            yield Node(node.name, function.name, node.inputs, node.outputs, {}, domain=DOMAIN)
+            yield OnnxNode(node.name, function.name, node.inputs, node.outputs, {}, domain=DOMAIN)
         else:
             yield from _expand(node.replaced)
 
@@ -124,12 +124,14 @@ class _Outlining:
       functions: the functions by the structure of their nodes.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: OnnxGraph) -> None:
         self._graph = graph
         self._sizes: set[str] = set()
         self.functions: dict[Any, LocalFunction] = {}
 
-    def run(self, nodes: Sequence[Node], results: Collection[str], depth: int) -> list[Node]:
+    def run(
+        self, nodes: Sequence[OnnxNode], results: Collection[str], depth: int
+    ) -> list[OnnxNode]:
         """Replaces the calls of one graph or function.
 
         Args:
@@ -137,19 +139,19 @@ class _Outlining:
           results: the names of the values that others use.
           depth: the number of calls around all of the nodes.
         """
-        left = [self._run_inner(node) if len(node.calls) <= depth else node for node in nodes]
-        for node in left:
+        nodes = [self._run_inner(node) if len(node.calls) <= depth else node for node in nodes]
+        for node in nodes:
             self._note_sizes(node)
-        while calls := [node.calls[depth] for node in left if len(node.calls) > depth]:
-            left = self._replace(left, results, depth, calls[0])
-        return left
+        while calls := [node.calls[depth] for node in nodes if len(node.calls) > depth]:
+            nodes = self._replace(nodes, results, depth, calls[0])
+        return nodes
 
-    def _run_inner(self, node: Node) -> Node:
+    def _run_inner(self, node: OnnxNode) -> OnnxNode:
         """Replaces the calls in the subgraphs of a node."""
         depth = len(node.calls)
         return node.with_subgraphs(lambda nodes, results: self.run(nodes, results, depth))
 
-    def _note_sizes(self, node: Node) -> None:
+    def _note_sizes(self, node: OnnxNode) -> None:
         """Notes results that are computed from the sizes of arrays alone."""
         is_known = all(
             value in self._sizes or value in self._graph.own_constants for value in node.values
@@ -158,12 +160,12 @@ class _Outlining:
             self._sizes.update(node.outputs)
 
     def _replace(
-        self, nodes: Sequence[Node], results: Collection[str], depth: int, call: InlinedCall
-    ) -> list[Node]:
-        """Replaces the nodes of a call by one node; only forgets the call if that is impossible."""
+        self, nodes: Sequence[OnnxNode], results: Collection[str], depth: int, call: InlinedCall
+    ) -> list[OnnxNode]:
+        """Replaces the nodes of a call by one node; where that is impossible, forgets the call."""
         nodes = self._without_shared_sizes(nodes, results, depth, call)
-        segment = _of_call(nodes, depth, call)
-        used = _used_outside(nodes, results, segment)
+        segment = _find_segment(nodes, depth, call)
+        used = _find_used_outside(nodes, results, segment)
         outputs = tuple(value for node in segment for value in node.outputs if value in used)
         places = _place_call(nodes, segment)
         if len(segment) < _MIN_NODES or places is None:
@@ -179,7 +181,7 @@ class _Outlining:
         function.inputs.append(operands)
         scope = "" if call.source is None else make_line_scope(call.source)
         number = self._graph.new_name(call.name)
-        made = _FunctionCall(
+        replacement = _FunctionCall(
             name=f"{scope}{number}",
             operation=call.name,
             inputs=operands,
@@ -189,23 +191,22 @@ class _Outlining:
             function=function,
             replaced=body,
         )
-        return [*before, made, *after]
+        return [*before, replacement, *after]
 
-    def _forget(self, node: Node, depth: int) -> Node:
-        """Forgets a call of a node."""
+    def _forget(self, node: OnnxNode, depth: int) -> OnnxNode:
         node = dataclasses.replace(node, calls=(*node.calls[:depth], *node.calls[depth + 1 :]))
         return self._run_inner(node) if len(node.calls) == depth else node
 
     def _without_shared_sizes(
-        self, nodes: Sequence[Node], results: Collection[str], depth: int, call: InlinedCall
-    ) -> list[Node]:
+        self, nodes: Sequence[OnnxNode], results: Collection[str], depth: int, call: InlinedCall
+    ) -> list[OnnxNode]:
         """Takes sizes that later nodes use as well out of a call, so that all calls are alike."""
-        segment = _of_call(nodes, depth, call)
-        used = _used_outside(nodes, results, segment)
+        segment = _find_segment(nodes, depth, call)
+        used = _find_used_outside(nodes, results, segment)
         makers = {value: node for node in segment for value in node.outputs}
-        shared: set[Node] = set()
+        shared: set[OnnxNode] = set()
         for value in makers.keys() & used & self._sizes:
-            needed: set[Node] = set()
+            needed: set[OnnxNode] = set()
             waiting = [makers[value]]
             while waiting:
                 node = waiting.pop()
@@ -220,33 +221,33 @@ class _Outlining:
         ]
 
 
-def _of_call(nodes: Sequence[Node], depth: int, call: InlinedCall) -> dict[Node, None]:
+def _find_segment(nodes: Sequence[OnnxNode], depth: int, call: InlinedCall) -> dict[OnnxNode, None]:
     return dict.fromkeys(n for n in nodes if len(n.calls) > depth and n.calls[depth] is call)
 
 
-def _used_outside(
-    nodes: Sequence[Node], results: Collection[str], segment: Collection[Node]
+def _find_used_outside(
+    nodes: Sequence[OnnxNode], results: Collection[str], segment: Collection[OnnxNode]
 ) -> set[str]:
     return {*results}.union(*(node.values for node in nodes if node not in segment))
 
 
 def _place_call(
-    nodes: Sequence[Node], segment: Collection[Node]
-) -> tuple[list[Node], list[Node]] | None:
+    nodes: Sequence[OnnxNode], segment: Collection[OnnxNode]
+) -> tuple[list[OnnxNode], list[OnnxNode]] | None:
     """Divides the other nodes into those before and after a call; None if that is impossible."""
-    made = {value for node in segment for value in node.outputs}
-    before: list[Node] = []
-    after: list[Node] = []
+    results = {value for node in segment for value in node.outputs}
+    before: list[OnnxNode] = []
+    after: list[OnnxNode] = []
     dependent: set[str] = set()
-    left = len(segment)
+    n_left = len(segment)
     for node in nodes:
-        if not left:
+        if not n_left:
             after.append(node)  # keeps the order, so that later calls of the function stay alike
         elif node in segment:
-            left -= 1
+            n_left -= 1
             if not dependent.isdisjoint(node.values):
                 return None
-        elif dependent.isdisjoint(node.values) and made.isdisjoint(node.values):
+        elif dependent.isdisjoint(node.values) and results.isdisjoint(node.values):
             before.append(node)
         else:
             after.append(node)
@@ -262,21 +263,20 @@ class _Structure:
       constants: the small constants.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: OnnxGraph) -> None:
         self._graph = graph
         self._own: dict[str, int] = {}
         self.inputs: dict[str, int] = {}
         self.constants: dict[str, None] = {}
 
-    def describe(self, nodes: Sequence[Node]) -> tuple[Any, ...]:
-        """Describes nodes in their order."""
+    def describe(self, nodes: Sequence[OnnxNode]) -> tuple[Any, ...]:
         return tuple(map(self._describe_node, nodes))
 
     def refer_all(self, names: Sequence[str]) -> tuple[Any, ...]:
         """Describes values by where they come from."""
         return tuple(map(self._refer, names))
 
-    def _describe_node(self, node: Node) -> tuple[Any, ...]:
+    def _describe_node(self, node: OnnxNode) -> tuple[Any, ...]:
         what = id(node.function) if isinstance(node, _FunctionCall) else node.operation
         inputs = self.refer_all(node.inputs)
         attributes = tuple((key, self._describe(x)) for key, x in sorted(node.attributes.items()))

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jax2tf_bridge.emitters import NoOperationError
-from jax2tf_bridge.to_onnx._arithmetic import choose, to_wide
+from jax2tf_bridge.to_onnx._arithmetic import choose, widen_sizes
 from jax2tf_bridge.to_onnx._functions import (
     as_sizes,
     cast,
     compute,
     find_kernel,
     function,
-    indices,
-    known_sizes,
+    make_indices,
+    read_sizes,
     to_tensor,
     to_tensors,
 )
-from jax2tf_bridge.to_onnx._graph import DTYPES, ComplexTensor, DType, Graph, Shape, Tensor
+from jax2tf_bridge.to_onnx._graph import DTYPES, ComplexTensor, OnnxDType, OnnxGraph, Shape, Tensor
 
 _INT32, _INT64, _BOOL = DTYPES["int32"], DTYPES["int64"], DTYPES["bool"]
 
@@ -30,7 +31,7 @@ _INT32, _INT64, _BOOL = DTYPES["int32"], DTYPES["int64"], DTYPES["bool"]
 
 
 @function("shape")
-def _shape(graph: Graph, x: Any, dtype: DType | None = None) -> Tensor:
+def _shape(graph: OnnxGraph, x: Any, dtype: OnnxDType | None = None) -> Tensor:
     x = to_tensor(graph, x)
     if isinstance(x, ComplexTensor):
         # A constant part may have a smaller shape.
@@ -47,39 +48,23 @@ def _shape(graph: Graph, x: Any, dtype: DType | None = None) -> Tensor:
 
 
 @function("size")
-def _size(graph: Graph, x: Tensor, out_type: DType | None = None) -> Tensor:
+def _size(graph: OnnxGraph, x: Tensor, out_type: OnnxDType | None = None) -> Tensor:
     wide = graph.add("Size", [x], _INT64, ())
     narrow = graph.add("Cast", [wide], _INT32, (), to=_INT32)
     narrow.wide = wide
     return wide if out_type is _INT64 else narrow
 
 
-@function("TensorShape")
-def _tensor_shape(graph: Graph, sizes: Sequence[int | None]) -> Shape:
-    return Shape(sizes)
-
-
-@function("zeros")
-def _zeros(graph: Graph, shape: Any, dtype: DType | None = None) -> Tensor:
-    return _fill(graph, shape, 0, dtype)
-
-
-@function("ones")
-def _ones(graph: Graph, shape: Any, dtype: DType | None = None) -> Tensor:
-    return _fill(graph, shape, 1, dtype)
-
-
-def _fill(graph: Graph, shape: Any, number: int, dtype: DType | None) -> Tensor:
+def _fill(graph: OnnxGraph, shape: Any, dtype: OnnxDType | None = None, *, number: int) -> Tensor:
     dtype = dtype or DTYPES["float32"]
     scalar = graph.constant(np.array(number, dtype.as_numpy_dtype))
     return graph.make("broadcast_to", scalar, shape)
 
 
 @function("range")
-def _range(graph: Graph, *limits: Any) -> Tensor:
+def _range(graph: OnnxGraph, *limits: Any) -> Tensor:
     start, limit, step = {1: (0, *limits, 1), 2: (*limits, 1), 3: limits}[len(limits)]
-    numbers = [x for x in (start, limit, step) if not isinstance(x, Tensor)]
-    if len(numbers) == 3:
+    if not any(isinstance(x, Tensor) for x in (start, limit, step)):
         return graph.constant(np.arange(start, limit, step, dtype=np.int32))
     operands = to_tensors(graph, start, limit, step)
     return compute(graph, "Range", operands, (None,))
@@ -91,7 +76,7 @@ _MAX_COPIED = 64
 """Maximum number of elements of a weight that is stored in another form."""
 
 
-def _can_copy(graph: Graph, x: Tensor) -> bool:
+def _can_copy(graph: OnnxGraph, x: Tensor) -> bool:
     """Returns whether a constant may be replaced by one in another form.
 
     Large weights keep their names and are stored once; a runtime moves their elements when it loads
@@ -102,49 +87,56 @@ def _can_copy(graph: Graph, x: Tensor) -> bool:
     return x.name in graph.own_constants or x.value.size <= _MAX_COPIED
 
 
-def _value(x: Tensor) -> np.ndarray[Any, Any]:
+def _read_value(x: Tensor) -> np.ndarray[Any, Any]:
     assert x.value is not None, "it is a constant"
     return x.value
 
 
+def _move(
+    graph: OnnxGraph,
+    operation: str,
+    x: Tensor,
+    operands: Sequence[Tensor],
+    shape: Sequence[int | None],
+    **attributes: Any,
+) -> Tensor:
+    """Adds an operation that moves elements; sizes are moved as int64 as well."""
+    result = graph.add(operation, [x, *operands], x.dtype, shape, **attributes)
+    if x.wide is not None:
+        result.wide = graph.add(operation, [x.wide, *operands], _INT64, shape, **attributes)
+    return result
+
+
 @function("reshape")
-def reshape(graph: Graph, x: Any, shape: Any) -> Tensor:
+def reshape(graph: OnnxGraph, x: Any, shape: Any) -> Tensor:
     """Reshapes a tensor; one size may be -1."""
     x = to_tensor(graph, x)
-    sizes = known_sizes(shape)
-    if _can_copy(graph, x) and sizes is not None and None not in sizes:
-        return graph.constant(_value(x).reshape(sizes))
-    result = None
-    if sizes is not None:
-        result = [None if size == -1 else size for size in sizes]
-        if result.count(None) == 1 and -1 in sizes and x.shape.is_fully_defined():
-            total = int(np.prod(x.shape))
-            rest = int(np.prod([size for size in result if size is not None]))
-            result = [total // rest if size is None and rest else size for size in result]
-    assert result is not None, "the rank of a shape is known"
+    sizes = read_sizes(shape)
+    assert sizes is not None, "the rank of a shape is known"
+    if _can_copy(graph, x) and None not in sizes:
+        return graph.constant(_read_value(x).reshape(sizes))
+    result = [None if size == -1 else size for size in sizes]
+    if result.count(None) == 1 and -1 in sizes and x.shape.is_fully_defined():
+        total = math.prod(x.shape)
+        rest = math.prod(size for size in result if size is not None)
+        result = [total // rest if size is None and rest else size for size in result]
     # A size of 0 means 0, and not the size of the operand.
-    made = graph.add("Reshape", [x, as_sizes(graph, shape)], x.dtype, result, allowzero=1)
-    if x.wide is not None:
-        made.wide = graph.add("Reshape", [x.wide, as_sizes(graph, shape)], _INT64, result)
-    return made
+    return _move(graph, "Reshape", x, [as_sizes(graph, shape)], result, allowzero=1)
 
 
 @function("expand_dims")
-def expand_dims(graph: Graph, x: Any, axis: int) -> Tensor:
+def expand_dims(graph: OnnxGraph, x: Any, axis: int) -> Tensor:
     """Adds an axis of size 1."""
     x = to_tensor(graph, x)
     place = axis if axis >= 0 else x.shape.rank + 1 + axis
     sizes = [*x.shape[:place], 1, *x.shape[place:]]
     if _can_copy(graph, x):
-        return graph.constant(np.expand_dims(_value(x), place))
-    result = graph.add("Unsqueeze", [x, indices(graph, place)], x.dtype, sizes)
-    if x.wide is not None:
-        result.wide = graph.add("Unsqueeze", [x.wide, indices(graph, place)], _INT64, sizes)
-    return result
+        return graph.constant(np.expand_dims(_read_value(x), place))
+    return _move(graph, "Unsqueeze", x, [make_indices(graph, place)], sizes)
 
 
 @function("squeeze")
-def squeeze(graph: Graph, x: Tensor, axis: Any = None) -> Tensor:
+def squeeze(graph: OnnxGraph, x: Tensor, axis: Any = None) -> Tensor:
     """Drops axes of size 1."""
     rank = x.shape.rank
     if axis is None:
@@ -154,15 +146,12 @@ def squeeze(graph: Graph, x: Tensor, axis: Any = None) -> Tensor:
         return x
     sizes = [size for i, size in enumerate(x.shape) if i not in axes]
     if _can_copy(graph, x):
-        return graph.constant(np.squeeze(_value(x), tuple(axes)))
-    result = graph.add("Squeeze", [x, indices(graph, *axes)], x.dtype, sizes)
-    if x.wide is not None:
-        result.wide = graph.add("Squeeze", [x.wide, indices(graph, *axes)], _INT64, sizes)
-    return result
+        return graph.constant(np.squeeze(_read_value(x), tuple(axes)))
+    return _move(graph, "Squeeze", x, [make_indices(graph, *axes)], sizes)
 
 
 @function("transpose")
-def transpose(graph: Graph, x: Tensor, perm: Sequence[int]) -> Tensor:
+def transpose(graph: OnnxGraph, x: Tensor, perm: Sequence[int]) -> Tensor:
     """Permutes axes; a transpose of a transpose becomes one."""
     order = tuple(int(axis) for axis in perm)
     if x.order is not None:
@@ -171,7 +160,7 @@ def transpose(graph: Graph, x: Tensor, perm: Sequence[int]) -> Tensor:
     if order == tuple(range(len(order))):
         return x
     if _can_copy(graph, x):
-        return graph.constant(np.ascontiguousarray(_value(x).transpose(order)))
+        return graph.constant(np.ascontiguousarray(_read_value(x).transpose(order)))
     sizes = [x.shape[axis] for axis in order]
     result = graph.add("Transpose", [x], x.dtype, sizes, perm=list(order))
     result.order = x, order
@@ -179,32 +168,30 @@ def transpose(graph: Graph, x: Tensor, perm: Sequence[int]) -> Tensor:
 
 
 @function("linalg.matrix_transpose", "linalg.adjoint")
-def matrix_transpose(graph: Graph, x: Tensor) -> Tensor:
+def matrix_transpose(graph: OnnxGraph, x: Tensor) -> Tensor:
     """Swaps the last two axes."""
     rank = x.shape.rank
     return transpose(graph, x, [*range(rank - 2), rank - 1, rank - 2])
 
 
 @function("broadcast_to")
-def broadcast_to(graph: Graph, value: Any, shape: Any) -> Tensor:
+def broadcast_to(graph: OnnxGraph, value: Any, shape: Any) -> Tensor:
     """Repeats elements along axes of size 1 and new leading axes."""
     x = to_tensor(graph, value)
-    sizes = known_sizes(shape)
+    sizes = read_sizes(shape)
     assert sizes is not None, "the rank of a shape is known"
     if sizes == x.shape and sizes.is_fully_defined():
         return x
+    own = [None] * (len(sizes) - x.shape.rank) + x.shape.as_list()
     result = [
-        other if size is None and other not in (1, None) else size
-        for size, other in zip(
-            sizes, (*(None for _ in range(len(sizes) - x.shape.rank)), *x.shape), strict=True
-        )
+        old if size is None and old != 1 else size for size, old in zip(sizes, own, strict=True)
     ]
     return graph.add("Expand", [x, as_sizes(graph, shape)], x.dtype, result)
 
 
 @function("tile")
-def _tile(graph: Graph, x: Tensor, multiples: Any) -> Tensor:
-    counts = known_sizes(multiples)
+def _tile(graph: OnnxGraph, x: Tensor, multiples: Any) -> Tensor:
+    counts = read_sizes(multiples)
     assert counts is not None, "the rank of a shape is known"
     sizes = [
         None if size is None or count is None else size * count
@@ -214,46 +201,47 @@ def _tile(graph: Graph, x: Tensor, multiples: Any) -> Tensor:
 
 
 @function("concat")
-def concat(graph: Graph, values: Sequence[Any], axis: int) -> Tensor:
+def concat(graph: OnnxGraph, values: Sequence[Any], axis: int) -> Tensor:
     """Joins tensors along an axis."""
     tensors = to_tensors(graph, *values)
     axis %= tensors[0].shape.rank
     if len(tensors) == 1:
         return tensors[0]
     if all(_can_copy(graph, x) for x in tensors):
-        return graph.constant(np.concatenate([_value(x) for x in tensors], axis))
+        return graph.constant(np.concatenate([_read_value(x) for x in tensors], axis))
     sizes = list(tensors[0].shape)
     for i in range(len(sizes)):
         column = [x.shape[i] for x in tensors]
-        known = [size for size in column if size is not None]
+        numbers = [size for size in column if size is not None]
         if i == axis:
-            sizes[i] = sum(known) if len(known) == len(column) else None
+            sizes[i] = sum(numbers) if len(numbers) == len(column) else None
         else:
-            sizes[i] = known[0] if known else None
+            sizes[i] = numbers[0] if numbers else None
     result = graph.add("Concat", tensors, tensors[0].dtype, sizes, axis=axis)
-    if result.dtype is _INT32 and any(x.wide is not None for x in tensors):
-        wide = [to_wide(graph, x) for x in tensors]
-        if all(x is not None for x in wide):
-            result.wide = graph.add("Concat", wide, _INT64, sizes, axis=axis)
-    return result
+    return widen_sizes(
+        graph,
+        result,
+        tensors,
+        lambda *wide: graph.add("Concat", wide, _INT64, sizes, axis=axis),
+    )
 
 
 @function("stack")
-def _stack(graph: Graph, values: Sequence[Any], axis: int = 0) -> Tensor:
+def _stack(graph: OnnxGraph, values: Sequence[Any], axis: int = 0) -> Tensor:
     tensors = to_tensors(graph, *values)
     place = axis if axis >= 0 else tensors[0].shape.rank + 1 + axis
     return concat(graph, [expand_dims(graph, x, place) for x in tensors], place)
 
 
 @function("unstack")
-def _unstack(graph: Graph, x: Tensor) -> list[Tensor]:
+def _unstack(graph: OnnxGraph, x: Tensor) -> list[Tensor]:
     count = x.shape[0]
     assert count is not None, "the number of parts is known"
     return [getitem(graph, x, i) for i in range(count)]
 
 
 @function("split")
-def _split(graph: Graph, x: Tensor, count: int, axis: int) -> list[Tensor]:
+def _split(graph: OnnxGraph, x: Tensor, count: int, axis: int) -> list[Tensor]:
     axis %= x.shape.rank
     size = x.shape[axis]
     sizes = [*x.shape[:axis], None if size is None else size // count, *x.shape[axis + 1 :]]
@@ -263,9 +251,34 @@ def _split(graph: Graph, x: Tensor, count: int, axis: int) -> list[Tensor]:
 
 # Slices.
 
+_MAX_INT64, _MIN_INT64 = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+
+
+class _Cut(NamedTuple):
+    """Slice of an axis, of numbers and scalars.
+
+    Attributes:
+      axis: the axis.
+      begin: the first index.
+      end: the index after the last one; the least integer stands for the place before the first.
+      step: the step.
+    """
+
+    axis: int
+    begin: Any
+    end: Any
+    step: Any = 1
+
+    def as_slice(self) -> slice | None:
+        """Returns a slice; None if a number is known at run time only."""
+        if not all(isinstance(n, (int, np.integer)) for n in (self.begin, self.end, self.step)):
+            return None
+        stop = None if self.end == _MIN_INT64 else int(self.end)
+        return slice(int(self.begin), stop, int(self.step))
+
 
 @function("getitem")
-def getitem(graph: Graph, x: Tensor, key: Any) -> Tensor:
+def getitem(graph: OnnxGraph, x: Tensor, key: Any) -> Tensor:
     """Returns x[key]; the key has integers, scalars, slices, None and an ellipsis."""
     keys = list(key) if isinstance(key, tuple) else [key]
     n_used = sum(each is not None and each is not Ellipsis for each in keys)
@@ -274,93 +287,57 @@ def getitem(graph: Graph, x: Tensor, key: Any) -> Tensor:
     rest = [slice(None)] * (x.shape.rank - n_used)
     place = next(i for i, each in enumerate(keys) if each is Ellipsis)
     keys[place : place + 1] = rest
-    begins: list[Any] = []
-    ends: list[Any] = []
-    axes: list[int] = []
-    steps: list[int] = []
+    cuts: list[_Cut] = []
     dropped: list[int] = []
-    axis = 0
-    for each in keys:
-        if each is None:
-            continue
-        if isinstance(each, slice):
-            if each != slice(None):
-                step = 1 if each.step is None else each.step
-                begins.append(_first(each.start, step))
-                ends.append(_last(each.stop, step))
-                steps.append(step)
-                axes.append(axis)
-        else:
-            begins.append(each)
+    for axis, each in enumerate(each for each in keys if each is not None):
+        if not isinstance(each, slice):
             # The element after -1 is the end.
-            ends.append(
-                each + 1 if not (isinstance(each, int) and each == -1) else np.iinfo(np.int64).max
-            )
-            steps.append(1)
-            axes.append(axis)
+            is_last = isinstance(each, int) and each == -1
+            cuts.append(_Cut(axis, each, _MAX_INT64 if is_last else each + 1))
             dropped.append(axis)
-        axis += 1
-    if len(dropped) == 1 == len(axes):
-        result = _take_one(graph, x, begins[0], dropped[0])
+        elif each != slice(None):
+            step = 1 if each.step is None else each.step
+            first, last = (0, _MAX_INT64) if step > 0 else (_MAX_INT64, _MIN_INT64)
+            begin = first if each.start is None else each.start
+            cuts.append(_Cut(axis, begin, last if each.stop is None else each.stop, step))
+    if len(dropped) == 1 == len(cuts):
+        result = _take_one(graph, x, cuts[0].begin, dropped[0])
     else:
-        result = _slice_axes(graph, x, begins, ends, axes, steps)
-        result = squeeze(graph, result, dropped)
-    at = 0
+        result = squeeze(graph, _slice_axes(graph, x, cuts), dropped)
+    place = 0
     for each in keys:
         if each is None:
-            result = expand_dims(graph, result, at)
-        at += each is None or isinstance(each, slice)
+            result = expand_dims(graph, result, place)
+        place += each is None or isinstance(each, slice)
     return result
 
 
-def _take_one(graph: Graph, x: Tensor, place: Any, axis: int) -> Tensor:
+def _take_one(graph: OnnxGraph, x: Tensor, place: Any, axis: int) -> Tensor:
     if x.value is not None and isinstance(place, int):
         return graph.constant(np.take(x.value, place, axis))
     at = place if isinstance(place, Tensor) else graph.constant(np.array(place, np.int64))
     return gather(graph, x, at, axis)
 
 
-def _first(start: Any, step: int) -> Any:
-    if start is None:
-        return 0 if step > 0 else np.iinfo(np.int64).max
-    return start
-
-
-def _last(stop: Any, step: int) -> Any:
-    if stop is None:
-        return np.iinfo(np.int64).max if step > 0 else np.iinfo(np.int64).min
-    return stop
-
-
-def _slice_axes(
-    graph: Graph,
-    x: Tensor,
-    begins: Sequence[Any],
-    ends: Sequence[Any],
-    axes: Sequence[int],
-    steps: Sequence[int],
-) -> Tensor:
-    if not axes:
+def _slice_axes(graph: OnnxGraph, x: Tensor, cuts: Sequence[_Cut]) -> Tensor:
+    if not cuts:
         return x
     sizes = list(x.shape)
-    for begin, end, axis, step in zip(begins, ends, axes, steps, strict=True):
-        sizes[axis] = _sliced_size(x.shape[axis], begin, end, step)
-    is_known = all(isinstance(n, (int, np.integer)) for n in (*begins, *ends, *steps))
-    if x.value is not None and is_known:
-        key = [slice(None)] * x.shape.rank
-        for begin, end, axis, step in zip(begins, ends, axes, steps, strict=True):
-            stop = None if end == np.iinfo(np.int64).min else end
-            key[axis] = slice(begin, stop, step)
-        return graph.constant(x.value[tuple(key)])
-    operands = [_vector(graph, begins), _vector(graph, ends), indices(graph, *axes)]
-    operands.append(indices(graph, *steps))
-    result = graph.add("Slice", [x, *operands], x.dtype, sizes)
-    if x.wide is not None:
-        result.wide = graph.add("Slice", [x.wide, *operands], _INT64, sizes)
-    return result
+    slices = [slice(None)] * x.shape.rank
+    for cut in cuts:
+        known = cut.as_slice()
+        size = sizes[cut.axis]
+        sizes[cut.axis] = None if size is None or known is None else len(range(size)[known])
+        slices[cut.axis] = known or slice(None)
+    if x.value is not None and None not in [cut.as_slice() for cut in cuts]:
+        return graph.constant(x.value[tuple(slices)])
+    axes, begins, ends, steps = zip(*cuts, strict=True)
+    operands = [_vector(graph, begins), _vector(graph, ends)]
+    operands += [make_indices(graph, *axes), make_indices(graph, *steps)]
+    return _move(graph, "Slice", x, operands, sizes)
 
 
-def _vector(graph: Graph, numbers: Sequence[Any]) -> Tensor:
+def _vector(graph: OnnxGraph, numbers: Sequence[Any]) -> Tensor:
     """Makes a vector of int64 of numbers and scalars."""
     parts = [
         cast(graph, x, _INT64) if isinstance(x, Tensor) else graph.constant(np.array(x, np.int64))
@@ -369,24 +346,17 @@ def _vector(graph: Graph, numbers: Sequence[Any]) -> Tensor:
     return concat(graph, [expand_dims(graph, part, 0) for part in parts], 0)
 
 
-def _sliced_size(size: int | None, begin: Any, end: Any, step: Any) -> int | None:
-    if size is None or not all(isinstance(n, (int, np.integer)) for n in (begin, end, step)):
-        return None
-    stop = None if end == np.iinfo(np.int64).min else int(end)
-    return len(range(*slice(int(begin), stop, int(step)).indices(size)))
-
-
 @function("strided_slice")
-def _strided_slice(graph: Graph, x: Tensor, begin: Any, end: Any, strides: Any) -> Tensor:
+def _strided_slice(graph: OnnxGraph, x: Tensor, begin: Any, end: Any, strides: Any) -> Tensor:
     rank = x.shape.rank
-    begins, ends, steps = (_list(graph, v) for v in (begin, end, strides))
+    begins, ends, steps = (_split_vector(graph, v) for v in (begin, end, strides))
     if any(isinstance(step, Tensor) for step in steps):
         vectors = [_vector(graph, v) for v in (begins, ends, range(rank), steps)]
         return graph.add("Slice", [x, *vectors], x.dtype, [None] * rank)
-    return _slice_axes(graph, x, begins, ends, range(rank), steps)
+    return _slice_axes(graph, x, [*map(_Cut, range(rank), begins, ends, steps)])
 
 
-def _list(graph: Graph, vector: Any) -> list[Any]:
+def _split_vector(graph: OnnxGraph, vector: Any) -> list[Any]:
     """Splits a vector into numbers and scalars."""
     if not isinstance(vector, Tensor):
         return list(vector)
@@ -396,29 +366,30 @@ def _list(graph: Graph, vector: Any) -> list[Any]:
 
 
 @function("slice")
-def _slice(graph: Graph, x: Tensor, begin: Any, size: Any) -> Tensor:
-    begins, lengths = _list(graph, begin), _list(graph, size)
-    ends: list[Any] = []
+def _slice(graph: OnnxGraph, x: Tensor, begin: Any, size: Any) -> Tensor:
+    cuts: list[_Cut] = []
     sizes: list[int | None] = []
-    for first, length, own in zip(begins, lengths, x.shape, strict=True):
-        is_rest = isinstance(length, int) and length == -1
-        ends.append(np.iinfo(np.int64).max if is_rest else first + length)
-        sizes.append(length if isinstance(length, int) and not is_rest else None)
-        if is_rest and isinstance(first, int) and first == 0:
-            sizes[-1] = own
-    result = _slice_axes(graph, x, begins, ends, range(x.shape.rank), [1] * x.shape.rank)
+    numbers = zip(_split_vector(graph, begin), _split_vector(graph, size), x.shape, strict=True)
+    for axis, (first, length, own) in enumerate(numbers):
+        if isinstance(length, int) and length == -1:  # the rest
+            cuts.append(_Cut(axis, first, _MAX_INT64))
+            sizes.append(own if isinstance(first, int) and first == 0 else None)
+        else:
+            cuts.append(_Cut(axis, first, first + length))
+            sizes.append(length if isinstance(length, int) else None)
+    result = _slice_axes(graph, x, cuts)
     result.set_shape(sizes)
     return result
 
 
 @function("reverse")
-def _reverse(graph: Graph, x: Tensor, axis: Sequence[int]) -> Tensor:
+def _reverse(graph: OnnxGraph, x: Tensor, axis: Sequence[int]) -> Tensor:
     every = tuple(slice(None, None, -1 if i in axis else None) for i in range(x.shape.rank))
     return getitem(graph, x, every)
 
 
 @function("linalg.diag_part")
-def _diag_part(graph: Graph, x: Tensor) -> Tensor:
+def _diag_part(graph: OnnxGraph, x: Tensor) -> Tensor:
     rows, columns = x.shape[-2:]
     count = None if rows is None or columns is None else min(rows, columns)
     shape = graph.make("shape", x)
@@ -432,7 +403,7 @@ def _diag_part(graph: Graph, x: Tensor) -> Tensor:
 
 
 @function("linalg.set_diag")
-def _set_diag(graph: Graph, x: Tensor, diagonal: Tensor) -> Tensor:
+def _set_diag(graph: OnnxGraph, x: Tensor, diagonal: Tensor) -> Tensor:
     shape = graph.make("shape", x)
     rows = graph.make("range", getitem(graph, shape, -2))
     columns = graph.make("range", getitem(graph, shape, -1))
@@ -442,7 +413,7 @@ def _set_diag(graph: Graph, x: Tensor, diagonal: Tensor) -> Tensor:
 
 
 @function("linalg.band_part")
-def _band_part(graph: Graph, x: Tensor, lower: int, upper: int) -> Tensor:
+def _band_part(graph: OnnxGraph, x: Tensor, lower: int, upper: int) -> Tensor:
     if (lower, upper) == (-1, 0):
         return compute(graph, "Trilu", [x], x.shape, upper=0)
     if (lower, upper) == (0, -1):
@@ -455,44 +426,39 @@ def _band_part(graph: Graph, x: Tensor, lower: int, upper: int) -> Tensor:
 
 @function("gather")
 def gather(
-    graph: Graph, params: Any, index: Any, axis: int | None = None, batch_dims: int = 0
+    graph: OnnxGraph, params: Any, index: Any, axis: int | None = None, batch_dims: int = 0
 ) -> Tensor:
-    """Takes elements along an axis; leading axes of both may belong together."""
+    """Takes elements along an axis; both tensors share their first `batch_dims` axes."""
     x, at = to_tensor(graph, params), to_tensor(graph, index)
     place = batch_dims if axis is None else axis % x.shape.rank
-    if batch_dims == 0:
-        sizes = [*x.shape[:place], *at.shape, *x.shape[place + 1 :]]
-        result = graph.add("Gather", [x, _as_index(graph, at)], x.dtype, sizes, axis=place)
-        if x.wide is not None:
-            result.wide = graph.add(
-                "Gather", [x.wide, _as_index(graph, at)], _INT64, sizes, axis=place
-            )
-        return result
-    return _gather_in_batches(graph, x, at, place, batch_dims)
+    if batch_dims:
+        return _gather_in_batches(graph, x, at, place, batch_dims)
+    sizes = [*x.shape[:place], *at.shape, *x.shape[place + 1 :]]
+    return _move(graph, "Gather", x, [_as_index(graph, at)], sizes, axis=place)
 
 
-def _as_index(graph: Graph, index: Tensor) -> Tensor:
+def _as_index(graph: OnnxGraph, index: Tensor) -> Tensor:
     if index.dtype in (_INT32, _INT64):
         return index
     return cast(graph, index, _INT64)
 
 
-def _gather_in_batches(graph: Graph, x: Tensor, index: Tensor, axis: int, batch: int) -> Tensor:
+def _gather_in_batches(graph: OnnxGraph, x: Tensor, index: Tensor, axis: int, batch: int) -> Tensor:
     """Gathers within each batch, as rows of one large axis."""
     between = list(range(batch, axis))
     if between:
         # The gathered axis comes first, then the axes before it.
         order = [*range(batch), axis, *between, *range(axis + 1, x.shape.rank)]
-        moved = _gather_in_batches(graph, transpose(graph, x, order), index, batch, batch)
+        rows = _gather_in_batches(graph, transpose(graph, x, order), index, batch, batch)
         n_new = index.shape.rank - batch
         n_between = len(between)
         back = [
             *range(batch),
             *range(batch + n_new, batch + n_new + n_between),
             *range(batch, batch + n_new),
-            *range(batch + n_new + n_between, moved.shape.rank),
+            *range(batch + n_new + n_between, rows.shape.rank),
         ]
-        return transpose(graph, moved, back)
+        return transpose(graph, rows, back)
     inner = graph.make("shape", x)[batch + 1 :]
     shape = graph.make("shape", index)
     rows = reshape(graph, x, concat(graph, [[-1], inner], 0))
@@ -513,7 +479,7 @@ def _gather_in_batches(graph: Graph, x: Tensor, index: Tensor, axis: int, batch:
 
 
 @function("gather_nd")
-def _gather_nd(graph: Graph, x: Tensor, index: Tensor) -> Tensor:
+def _gather_nd(graph: OnnxGraph, x: Tensor, index: Tensor) -> Tensor:
     depth = index.shape[-1]
     assert depth is not None, "the number of components is known"
     sizes = [*index.shape[:-1], *x.shape[depth:]]
@@ -521,7 +487,7 @@ def _gather_nd(graph: Graph, x: Tensor, index: Tensor) -> Tensor:
 
 
 @function("searchsorted")
-def _searchsorted(graph: Graph, numbers: Any, values: Tensor) -> Tensor:
+def _searchsorted(graph: OnnxGraph, numbers: Any, values: Tensor) -> Tensor:
     """Counts the numbers that are less than each value."""
     row = to_tensor(graph, numbers, values.dtype)
     is_less = expand_dims(graph, values, -1) > row
@@ -531,44 +497,20 @@ def _searchsorted(graph: Graph, numbers: Any, values: Tensor) -> Tensor:
 # Scatters.
 
 
-@function("tensor_scatter_nd_update")
-def _scatter_update(graph: Graph, x: Tensor, index: Any, updates: Any) -> Tensor:
-    return _scatter(graph, x, index, updates, "none")
-
-
-@function("tensor_scatter_nd_add")
-def _scatter_add(graph: Graph, x: Tensor, index: Any, updates: Any) -> Tensor:
-    return _scatter(graph, x, index, updates, "add")
-
-
-@function("tensor_scatter_nd_multiply")
-def _scatter_multiply(graph: Graph, x: Tensor, index: Any, updates: Any) -> Tensor:
-    """Multiplies elements by updates; TensorFlow has no such function."""
-    return _scatter(graph, x, index, updates, "mul")
-
-
-@function("tensor_scatter_nd_max")
-def _scatter_max(graph: Graph, x: Tensor, index: Any, updates: Any) -> Tensor:
-    return _scatter_extreme(graph, x, index, updates, "max")
-
-
-@function("tensor_scatter_nd_min")
-def _scatter_min(graph: Graph, x: Tensor, index: Any, updates: Any) -> Tensor:
-    return _scatter_extreme(graph, x, index, updates, "min")
-
-
-def _scatter_extreme(graph: Graph, x: Tensor, index: Any, updates: Any, reduction: str) -> Tensor:
+def _scatter_extreme(
+    graph: OnnxGraph, x: Tensor, index: Any, updates: Any, *, reduction: str
+) -> Tensor:
     new = to_tensor(graph, updates, x.dtype)
-    result = _scatter(graph, x, index, new, reduction)
+    result = _scatter(graph, x, index, new, reduction=reduction)
     if not x.dtype.is_floating:
         return result
     # ONNX Runtime's maxima leave out NaN; the sum of these has it where there was one.
     nan, nothing = (np.array(value, x.dtype.as_numpy_dtype) for value in (np.nan, -0.0))
     old, new = (graph.make("where", graph.make("math.is_nan", v), nan, nothing) for v in (x, new))
-    return result + _scatter(graph, old, index, new, "add")
+    return result + _scatter(graph, old, index, new, reduction="add")
 
 
-def _scatter(graph: Graph, x: Tensor, index: Any, updates: Any, reduction: str) -> Tensor:
+def _scatter(graph: OnnxGraph, x: Tensor, index: Any, updates: Any, *, reduction: str) -> Tensor:
     at = cast(graph, to_tensor(graph, index), _INT64)
     new = to_tensor(graph, updates, x.dtype)
     is_narrow = reduction != "none" and x.dtype.is_floating and x.dtype.size == 2
@@ -578,34 +520,24 @@ def _scatter(graph: Graph, x: Tensor, index: Any, updates: Any, reduction: str) 
     return cast(graph, result, x.dtype)
 
 
-@function("math.unsorted_segment_sum")
-def _segment_sum(graph: Graph, updates: Tensor, ids: Tensor, count: Any) -> Tensor:
-    return _combine_segments(graph, updates, ids, count, 0, "add")
-
-
-@function("math.unsorted_segment_prod")
-def _segment_prod(graph: Graph, updates: Tensor, ids: Tensor, count: Any) -> Tensor:
-    return _combine_segments(graph, updates, ids, count, 1, "mul")
-
-
 def _combine_segments(
-    graph: Graph, updates: Tensor, ids: Tensor, count: Any, initial: int, reduction: str
+    graph: OnnxGraph, updates: Tensor, ids: Tensor, count: Any, *, initial: int, reduction: str
 ) -> Tensor:
     rank = ids.shape.rank
     total = expand_dims(graph, to_tensor(graph, count), 0)
     shape = concat(graph, [total, graph.make("shape", updates)[rank:]], 0)
-    rows = _fill(graph, shape, initial, updates.dtype)
+    rows = _fill(graph, shape, updates.dtype, number=initial)
     rows.set_shape([count if isinstance(count, int) else None, *updates.shape[rank:]])
-    return _scatter(graph, rows, expand_dims(graph, ids, -1), updates, reduction)
+    return _scatter(graph, rows, expand_dims(graph, ids, -1), updates, reduction=reduction)
 
 
 # Padding.
 
 
 @function("pad")
-def _pad(graph: Graph, x: Tensor, paddings: Any, constant_values: Any = 0) -> Tensor:
+def _pad(graph: OnnxGraph, x: Tensor, paddings: Any, constant_values: Any = 0) -> Tensor:
     filler = to_tensor(graph, constant_values, x.dtype)
-    pairs = _pairs(graph, paddings)
+    pairs = _split_pairs(graph, paddings)
     sizes = [
         size + low + high
         if isinstance(low, int) and isinstance(high, int) and size is not None
@@ -619,14 +551,33 @@ def _pad(graph: Graph, x: Tensor, paddings: Any, constant_values: Any = 0) -> Te
 
 
 @function("raw_ops.PadV2")
-def _pad_v2(graph: Graph, *, input: Tensor, paddings: Any, constant_values: Any) -> Tensor:
+def _pad_v2(graph: OnnxGraph, *, input: Tensor, paddings: Any, constant_values: Any) -> Tensor:
     return _pad(graph, input, paddings, constant_values)
 
 
-def _pairs(graph: Graph, paddings: Any) -> list[tuple[Any, Any]]:
+def _split_pairs(graph: OnnxGraph, paddings: Any) -> list[tuple[Any, Any]]:
     if isinstance(paddings, Tensor):
         if paddings.value is not None:
             return [(int(low), int(high)) for low, high in paddings.value]
         rows = range(paddings.shape[0] or 0)
         return [(getitem(graph, paddings, (i, 0)), getitem(graph, paddings, (i, 1))) for i in rows]
-    return [tuple(_list(graph, pair)) for pair in paddings]
+    return [tuple(_split_vector(graph, pair)) for pair in paddings]
+
+
+FUNCTIONS = (
+    function("TensorShape")(lambda graph, sizes: Shape(sizes)),
+    function("zeros")(functools.partial(_fill, number=0)),
+    function("ones")(functools.partial(_fill, number=1)),
+    function("tensor_scatter_nd_update")(functools.partial(_scatter, reduction="none")),
+    function("tensor_scatter_nd_add")(functools.partial(_scatter, reduction="add")),
+    # TensorFlow has no such function.
+    function("tensor_scatter_nd_multiply")(functools.partial(_scatter, reduction="mul")),
+    function("tensor_scatter_nd_max")(functools.partial(_scatter_extreme, reduction="max")),
+    function("tensor_scatter_nd_min")(functools.partial(_scatter_extreme, reduction="min")),
+    function("math.unsorted_segment_sum")(
+        functools.partial(_combine_segments, initial=0, reduction="add")
+    ),
+    function("math.unsorted_segment_prod")(
+        functools.partial(_combine_segments, initial=1, reduction="mul")
+    ),
+)

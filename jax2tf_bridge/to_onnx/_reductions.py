@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,78 +12,82 @@ from jax2tf_bridge.to_onnx._functions import (
     elementwise,
     find_kernel,
     function,
-    indices,
+    make_indices,
     to_tensor,
 )
-from jax2tf_bridge.to_onnx._graph import DTYPES, DType, Graph, Tensor
+from jax2tf_bridge.to_onnx._graph import DTYPES, OnnxDType, OnnxGraph, Tensor
 
-_INT32, _INT64, _BOOL = DTYPES["int32"], DTYPES["int64"], DTYPES["bool"]
+_INT32, _INT64 = DTYPES["int32"], DTYPES["int64"]
+_UINT64, _BOOL = DTYPES["uint64"], DTYPES["bool"]
+_HIGHEST_BIT = np.array(1 << 63, np.uint64)
 
 
-def _reduced_shape(x: Tensor, axis: Any, *, keeps_axes: bool) -> tuple[list[int], list[int | None]]:
+def _reduce_shape(x: Tensor, axis: Any, *, keeps_axes: bool) -> tuple[list[int], list[int | None]]:
     rank = x.shape.rank
-    if axis is None:
-        axes = list(range(rank))
-    else:
-        axes = sorted(
-            int(a) % rank for a in ([axis] if isinstance(axis, (int, np.integer)) else axis)
-        )
+    numbers = range(rank) if axis is None else [axis] if np.ndim(axis) == 0 else axis
+    axes = sorted(int(number) % rank for number in numbers)
     if keeps_axes:
         return axes, [1 if i in axes else size for i, size in enumerate(x.shape)]
     return axes, [size for i, size in enumerate(x.shape) if i not in axes]
 
 
-def _reduction(name: str, operation: str, *, keeps_bits: bool = False) -> Callable[..., Tensor]:
-    @function(*([name] if name else []))
-    def call(graph: Graph, value: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
-        x = to_tensor(graph, value)
-        axes, shape = _reduced_shape(x, axis, keeps_axes=keepdims)
-        if not axes:
-            return x
-        within = find_kernel(operation, x.dtype, keeps_bits=keeps_bits)
-        operands = [cast(graph, x, within), indices(graph, *axes)]
-        result = graph.add(operation, operands, within, shape, keepdims=int(keepdims))
-        return cast(graph, result, x.dtype)
+def _reduce(
+    graph: OnnxGraph,
+    value: Any,
+    axis: Any = None,
+    keepdims: bool = False,
+    *,
+    operation: str,
+    keeps_bits: bool = False,
+) -> Tensor:
+    x = to_tensor(graph, value)
+    axes, shape = _reduce_shape(x, axis, keeps_axes=keepdims)
+    if not axes:
+        return x
+    within = find_kernel(operation, x.dtype, keeps_bits=keeps_bits)
+    operands = [cast(graph, x, within), make_indices(graph, *axes)]
+    result = graph.add(operation, operands, within, shape, keepdims=int(keepdims))
+    return cast(graph, result, x.dtype)
 
-    return call
 
-
-_sum, _product = _reduction("", "ReduceSum", keeps_bits=True), _reduction("", "ReduceProd")
+_sum = functools.partial(_reduce, operation="ReduceSum", keeps_bits=True)
 
 
 @function("reduce_sum")
-def _reduce_sum(graph: Graph, value: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+def _reduce_sum(graph: OnnxGraph, value: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     """Sums integers modulo powers of two; ONNX Runtime computes with float64, and saturates."""
     x = to_tensor(graph, value)
     if not x.dtype.is_integer:
         return _sum(graph, x, axis, keepdims)
     if x.dtype.size < 8:
         return cast(graph, _sum(graph, cast(graph, x, _INT64), axis, keepdims), x.dtype)
-    bits = cast(graph, x, DTYPES["uint64"])
-    parts = [
-        graph.make("bitwise.bitwise_and", bits, graph.constant(np.array(0xFFFFFFFF, np.uint64)))
-    ]
-    parts.append(graph.make("bitwise.right_shift", bits, graph.constant(np.array(32, np.uint64))))
+    bits = cast(graph, x, _UINT64)
+    half = graph.constant(np.array(32, np.uint64))
+    parts = (
+        graph.make("bitwise.bitwise_and", bits, graph.constant(np.array(0xFFFFFFFF, np.uint64))),
+        graph.make("bitwise.right_shift", bits, half),
+    )
     low, high = (
-        cast(graph, _sum(graph, cast(graph, part, _INT64), axis, keepdims), bits.dtype)
+        cast(graph, _sum(graph, cast(graph, part, _INT64), axis, keepdims), _UINT64)
         for part in parts
     )
-    high = graph.make("bitwise.left_shift", high, graph.constant(np.array(32, np.uint64)))
-    return cast(graph, elementwise(graph, "Add", low, high), x.dtype)
+    return cast(graph, low + graph.make("bitwise.left_shift", high, half), x.dtype)
 
 
 @function("reduce_prod")
-def _reduce_prod(graph: Graph, value: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+def _reduce_prod(graph: OnnxGraph, value: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     """Multiplies integers modulo powers of two; ONNX Runtime's ReduceProd saturates."""
     x = to_tensor(graph, value)
     if x.dtype.is_integer:
         return multiply_halves(graph, x, axis, keepdims)
-    return _product(graph, x, axis, keepdims)
+    return _reduce(graph, x, axis, keepdims, operation="ReduceProd")
 
 
-def multiply_halves(graph: Graph, x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+def multiply_halves(
+    graph: OnnxGraph, x: Tensor, axis: Any = None, keepdims: bool = False
+) -> Tensor:
     """Multiplies the elements along axes, by products of halves."""
-    axes, _ = _reduced_shape(x, axis, keeps_axes=keepdims)
+    axes, _ = _reduce_shape(x, axis, keeps_axes=keepdims)
     for place in axes:
         if not x.shape[place]:
             x = _multiply_open_axis(graph, x, place)
@@ -91,13 +95,13 @@ def multiply_halves(graph: Graph, x: Tensor, axis: Any = None, keepdims: bool = 
         while (size := x.shape[place]) > 1:
             half = size // 2
             low, high = x[(*before, slice(half))], x[(*before, slice(half, 2 * half))]
-            pairs = graph.make("multiply", low, high)
+            pairs = low * high
             odd = [x[(*before, slice(2 * half, None))]] if size % 2 else []
             x = graph.make("concat", [pairs, *odd], place) if odd else pairs
     return x if keepdims else graph.make("squeeze", x, axes)
 
 
-def _multiply_open_axis(graph: Graph, x: Tensor, axis: int) -> Tensor:
+def _multiply_open_axis(graph: OnnxGraph, x: Tensor, axis: int) -> Tensor:
     """Multiplies the elements along an axis of open size, which keeps a size of 1."""
     before = (slice(None),) * axis
     one = graph.constant(np.ones((), x.dtype.as_numpy_dtype))
@@ -112,10 +116,7 @@ def _multiply_open_axis(graph: Graph, x: Tensor, axis: int) -> Tensor:
     def step(rows: Tensor) -> list[Tensor]:
         half = (size(rows) + 1) // 2
         even = pad(rows, size(rows) % 2)
-        pairs = graph.make(
-            "multiply", even[(*before, slice(half))], even[(*before, slice(half, None))]
-        )
-        return [pairs]
+        return [even[(*before, slice(half))] * even[(*before, slice(half, None))]]
 
     shape = [None if i == axis else n for i, n in enumerate(x.shape)]
     # A one more, so that no elements have the product 1.
@@ -127,45 +128,35 @@ def _multiply_open_axis(graph: Graph, x: Tensor, axis: int) -> Tensor:
     return result
 
 
-def _reduction_of_flags(name: str, operation: str) -> Callable[..., Tensor]:
-    @function(name)
-    def call(graph: Graph, x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
-        axes, shape = _reduced_shape(x, axis, keeps_axes=keepdims)
-        if not axes:
-            return x
-        operands = [cast(graph, x, _INT32), indices(graph, *axes)]
-        result = graph.add(operation, operands, _INT32, shape, keepdims=int(keepdims))
-        # The maximum of no elements is the least integer, and their minimum the greatest one.
-        return graph.add("Greater", [result, graph.constant(np.array(0, np.int32))], _BOOL, shape)
-
-    return call
-
-
-@function("reduce_max")
-def _reduce_max(graph: Graph, x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
-    return _reduce_extreme(graph, "ReduceMax", x, axis, keepdims)
-
-
-@function("reduce_min")
-def _reduce_min(graph: Graph, x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
-    return _reduce_extreme(graph, "ReduceMin", x, axis, keepdims)
-
-
-def _reduce_extreme(graph: Graph, operation: str, x: Tensor, axis: Any, keepdims: bool) -> Tensor:
-    axes, shape = _reduced_shape(x, axis, keeps_axes=keepdims)
+def _reduce_flags(
+    graph: OnnxGraph, x: Tensor, axis: Any = None, keepdims: bool = False, *, operation: str
+) -> Tensor:
+    axes, shape = _reduce_shape(x, axis, keeps_axes=keepdims)
     if not axes:
         return x
-    if x.dtype.is_unsigned and x.dtype.size == 8:
-        sign = graph.constant(np.array(1 << 63, np.uint64))
-        signed = cast(graph, elementwise(graph, "BitwiseXor", x, sign), _INT64)
-        result = _reduce_extreme(graph, operation, signed, axis, keepdims)
-        return elementwise(graph, "BitwiseXor", cast(graph, result, x.dtype), sign)
-    within = find_kernel(operation, x.dtype)
-    operands = [cast(graph, x, within), indices(graph, *axes)]
-    result = cast(
-        graph, graph.add(operation, operands, within, shape, keepdims=int(keepdims)), x.dtype
-    )
-    if not x.dtype.is_floating:
+    operands = [cast(graph, x, _INT32), make_indices(graph, *axes)]
+    result = graph.add(operation, operands, _INT32, shape, keepdims=int(keepdims))
+    # The maximum of no elements is the least integer, and their minimum the greatest one.
+    return graph.add("Greater", [result, graph.constant(np.array(0, np.int32))], _BOOL, shape)
+
+
+def _to_order(graph: OnnxGraph, x: Tensor) -> Tensor:
+    """Makes int64 in the order of uint64, which ONNX Runtime does not compare."""
+    return cast(graph, elementwise(graph, "BitwiseXor", x, _HIGHEST_BIT), _INT64)
+
+
+def _from_order(graph: OnnxGraph, x: Tensor) -> Tensor:
+    return elementwise(graph, "BitwiseXor", cast(graph, x, _UINT64), _HIGHEST_BIT)
+
+
+def _reduce_extreme(
+    graph: OnnxGraph, x: Tensor, axis: Any = None, keepdims: bool = False, *, operation: str
+) -> Tensor:
+    if x.dtype is _UINT64:
+        result = _reduce(graph, _to_order(graph, x), axis, keepdims, operation=operation)
+        return _from_order(graph, result)
+    result = _reduce(graph, x, axis, keepdims, operation=operation)
+    if result is x or not x.dtype.is_floating:
         return result
     # ONNX Runtime's maxima and minima of many elements leave out NaN.
     has_nan = graph.make("reduce_any", graph.make("math.is_nan", x), axis, keepdims)
@@ -173,23 +164,23 @@ def _reduce_extreme(graph: Graph, operation: str, x: Tensor, axis: Any, keepdims
     return graph.make("where", has_nan, nan, result)
 
 
-def _arg(name: str, operation: str) -> Callable[..., Tensor]:
-    @function(name)
-    def call(graph: Graph, x: Tensor, axis: int = 0, output_type: DType | None = None) -> Tensor:
-        (place,), shape = _reduced_shape(x, axis, keeps_axes=False)
-        if x.dtype.is_unsigned and x.dtype.size == 8:
-            sign = graph.constant(np.array(1 << 63, np.uint64))
-            x = cast(graph, elementwise(graph, "BitwiseXor", x, sign), _INT64)
-        within = find_kernel(operation, x.dtype)
-        operand = cast(graph, x, within)
-        result = graph.add(operation, [operand], _INT64, shape, axis=place, keepdims=0)
-        return cast(graph, result, output_type or _INT64)
-
-    return call
+def _find_extreme(
+    graph: OnnxGraph,
+    x: Tensor,
+    axis: int = 0,
+    output_type: OnnxDType = _INT64,
+    *,
+    operation: str,
+) -> Tensor:
+    (place,), shape = _reduce_shape(x, axis, keeps_axes=False)
+    x = _to_order(graph, x) if x.dtype is _UINT64 else x
+    operand = cast(graph, x, find_kernel(operation, x.dtype))
+    result = graph.add(operation, [operand], _INT64, shape, axis=place, keepdims=0)
+    return cast(graph, result, output_type)
 
 
 @function("cumsum")
-def _cumsum(graph: Graph, x: Tensor, axis: int = 0, reverse: bool = False) -> Tensor:
+def _cumsum(graph: OnnxGraph, x: Tensor, axis: int = 0, reverse: bool = False) -> Tensor:
     within = find_kernel("CumSum", x.dtype, keeps_bits=True)
     at = graph.constant(np.array(axis, np.int32))
     operands = [cast(graph, x, within), at]
@@ -205,13 +196,11 @@ class _TopK(NamedTuple):
 
 
 @function("math.top_k")
-def _top_k(graph: Graph, x: Tensor, k: Any) -> _TopK:
+def _top_k(graph: OnnxGraph, x: Tensor, k: Any) -> _TopK:
     """Returns the k greatest elements of the last axis; of equal ones the first come first."""
-    if x.dtype.is_unsigned and x.dtype.size == 8:
-        sign = graph.constant(np.array(1 << 63, np.uint64))
-        signed = cast(graph, elementwise(graph, "BitwiseXor", x, sign), _INT64)
-        values, places = _top_k(graph, signed, k)
-        return _TopK(elementwise(graph, "BitwiseXor", cast(graph, values, x.dtype), sign), places)
+    if x.dtype is _UINT64:
+        values, places = _top_k(graph, _to_order(graph, x), k)
+        return _TopK(_from_order(graph, values), places)
     within = find_kernel("TopK", x.dtype)
     count = cast(graph, to_tensor(graph, k), _INT64)
     number = None if count.value is None else int(count.value)
@@ -224,16 +213,16 @@ def _top_k(graph: Graph, x: Tensor, k: Any) -> _TopK:
 
 
 @function("norm")
-def _norm(graph: Graph, x: Tensor, axis: int, keepdims: bool = False) -> Tensor:
-    square = elementwise(graph, "Mul", x, x)
-    total = graph.make("reduce_sum", square, axis, keepdims)
-    return elementwise(graph, "Sqrt", total)
+def _norm(graph: OnnxGraph, x: Tensor, axis: int, keepdims: bool = False) -> Tensor:
+    return elementwise(graph, "Sqrt", graph.make("reduce_sum", x * x, axis, keepdims))
 
 
 FUNCTIONS = (
-    _reduction("reduce_mean", "ReduceMean"),
-    _reduction_of_flags("reduce_all", "ReduceMin"),
-    _reduction_of_flags("reduce_any", "ReduceMax"),
-    _arg("argmax", "ArgMax"),
-    _arg("argmin", "ArgMin"),
+    function("reduce_mean")(functools.partial(_reduce, operation="ReduceMean")),
+    function("reduce_max")(functools.partial(_reduce_extreme, operation="ReduceMax")),
+    function("reduce_min")(functools.partial(_reduce_extreme, operation="ReduceMin")),
+    function("reduce_all")(functools.partial(_reduce_flags, operation="ReduceMin")),
+    function("reduce_any")(functools.partial(_reduce_flags, operation="ReduceMax")),
+    function("argmax")(functools.partial(_find_extreme, operation="ArgMax")),
+    function("argmin")(functools.partial(_find_extreme, operation="ArgMin")),
 )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -43,7 +42,7 @@ from jax2tf_bridge.storage import (
     whole_directory,
 )
 from jax2tf_bridge.targets import Target
-from jax2tf_bridge.to_onnx._check import check_model
+from jax2tf_bridge.to_onnx._check import compare_with_jax
 from jax2tf_bridge.to_onnx._convert import ExternalData, convert_function
 
 if TYPE_CHECKING:
@@ -186,7 +185,8 @@ def save_onnx(
     >>> print(model.signatures["serving_default"])
     (x: float32[b,3]) -> (output_0: float32[b,2])
     """
-    _import_onnx()
+    with name_missing_package("Writing an ONNX model"):
+        import onnx  # noqa: F401
     if opset not in OPSETS:
         raise SavingError(
             Message(Argument("opset"), f" must be {OPSETS[0]} to {OPSETS[-1]}. Got: {opset!r}")
@@ -209,26 +209,14 @@ def save_onnx(
         check_interrupts()
         words = keys_as_words(weights)
         named = {
-            name: _NamedFunction.of(name, each, words if each.takes_params else None)
+            name: _NamedFunction.of(
+                name, each, words if each.takes_params else None, opset=opset, functions=functions
+            )
             for name, each in exported.items()
         }
-        convert = functools.partial(_NamedFunction.convert, opset=opset, functions=functions)
-        if not is_single:
-            described, external_size = _write_folder(
-                path, named, convert, verify=verify, overwrite=overwrite
-            )
-        else:
-            ((name, function),) = named.items()
-            signature, external_size = _write_file(
-                path, name, function, convert, verify=verify, overwrite=overwrite
-            )
-            described = {name: signature}
+        write = _write_file if is_single else _write_folder
+        described, external_size = write(path, named, verify=verify, overwrite=overwrite)
         return OnnxModel(as_path(path), described, external_size, opset)
-
-
-def _import_onnx() -> None:
-    with name_missing_package("Writing an ONNX model"):
-        import onnx  # noqa: F401
 
 
 @dataclass(frozen=True)
@@ -240,12 +228,16 @@ class _NamedFunction:
       inputs: the names of flat arguments that are inputs, by index.
       outputs: the names of the flat results.
       weights: the names and values of the other flat arguments, by index.
+      opset: the version of ONNX's operations.
+      functions: whether repeated calls become functions of the model.
     """
 
     signature: Signature
     inputs: Mapping[int, str]
     outputs: Sequence[str]
     weights: Mapping[int, tuple[str, np.ndarray]]
+    opset: int
+    functions: bool
 
     @property
     def portable(self) -> PortableFunction:
@@ -254,43 +246,39 @@ class _NamedFunction:
 
     @property
     def served_inputs(self) -> dict[str, ServedArray]:
-        """Types of the inputs by name."""
         avals = self.portable.in_avals
         return {name: ServedArray.of_aval(avals[i]) for i, name in self.inputs.items()}
 
     @property
     def served_outputs(self) -> dict[str, ServedArray]:
-        """Types of the outputs by name."""
         pairs = zip(self.outputs, self.portable.out_avals, strict=True)
         return {name: ServedArray.of_aval(aval) for name, aval in pairs}
 
-    def convert(
-        self, external: ExternalData | None, *, opset: int, functions: bool
-    ) -> onnx.ModelProto:
-        """Makes a model of it."""
+    def convert(self, external: ExternalData | None) -> onnx.ModelProto:
         return convert_function(
             self.portable,
             self.inputs,
             self.outputs,
             self.weights,
-            opset=opset,
-            functions=functions,
+            opset=self.opset,
+            functions=self.functions,
             external=external,
         )
 
     def describe(self, path: AnyPath, size: int, checked: str) -> OnnxSignature:
-        """Describes a model of it that was written."""
         return OnnxSignature(path, self.served_inputs, self.served_outputs, size, checked)
 
     def check(self, model: bytes | Path, name: str) -> str:
         """Runs a model of it, and compares it with JAX; returns how it was checked."""
         example = make_example(name, self.signature, self.served_inputs)
-        return check_model(
+        return compare_with_jax(
             model, name, self.portable, self.inputs, self.outputs, self.weights, example
         )
 
     @staticmethod
-    def of(name: str, signature: Signature, params: Any) -> _NamedFunction:
+    def of(
+        name: str, signature: Signature, params: Any, *, opset: int, functions: bool
+    ) -> _NamedFunction:
         """Names the inputs and outputs of a signature.
 
         Raises:
@@ -321,10 +309,7 @@ class _NamedFunction:
         for i, leaf in enumerate(leaves):
             unique = leaf.name if leaf.name not in taken else f"params/{leaf.name}"
             weights[i] = unique, leaf.array()
-        return _NamedFunction(signature, inputs, outputs, weights)
-
-
-_Convert: TypeAlias = "Callable[[_NamedFunction, ExternalData | None], onnx.ModelProto]"
+        return _NamedFunction(signature, inputs, outputs, weights, opset, functions)
 
 
 def _list_refused_options(signature: Signature) -> list[str]:
@@ -339,14 +324,13 @@ def _list_refused_options(signature: Signature) -> list[str]:
 
 def _write_file(
     path: str | os.PathLike[str],
-    name: str,
-    function: _NamedFunction,
-    convert: _Convert,
+    functions: Mapping[str, _NamedFunction],
     *,
     verify: bool,
     overwrite: bool,
-) -> tuple[OnnxSignature, int]:
-    """Writes one model; returns its description and the size of the file with its weights."""
+) -> tuple[dict[str, OnnxSignature], int]:
+    """Writes the model of the only function, as `_write_folder` does."""
+    ((name, function),) = functions.items()
     size = sum(array.nbytes for _, array in function.weights.values())
     place = as_path(path)
     data_name = f"{place.name}.data"
@@ -358,7 +342,7 @@ def _write_file(
                 replace_file_at(beside, bytes_of="save_onnx", overwrite=overwrite)
             )
             external = ExternalData(data_name, weights)
-        model = convert(function, external)
+        model = function.convert(external)
         data = model.SerializeToString()
         if not verify:
             checked = "not run"
@@ -371,14 +355,14 @@ def _write_file(
             checked = "not run: its weights are not on this machine's disk"
     with replace_file_at(path, bytes_of="save_onnx", overwrite=overwrite) as file:
         file.write(data)
-    described = function.describe(place, len(data), checked)
+    described = {name: function.describe(place, len(data), checked)}
     return described, external.size if external else 0
 
 
 def _check_with_weights_at(
     weights: Path, model: onnx.ModelProto, name: str, function: _NamedFunction
 ) -> str:
-    """Checks a model whose weights have not got their final name yet."""
+    """Checks a model while its weights still have a temporary name."""
     for tensor in model.graph.initializer:
         for fact in tensor.external_data:
             if fact.key == "location":
@@ -394,7 +378,6 @@ def _check_with_weights_at(
 def _write_folder(
     path: str | os.PathLike[str],
     functions: Mapping[str, _NamedFunction],
-    convert: _Convert,
     *,
     verify: bool,
     overwrite: bool,
@@ -406,7 +389,7 @@ def _write_folder(
         folder.mkdir()
         with (folder / _DATA_FILE).open("wb") as file:
             external = ExternalData(_DATA_FILE, file)
-            models = {name: convert(each, external) for name, each in functions.items()}
+            models = {name: each.convert(external) for name, each in functions.items()}
         for name, model in models.items():
             target = folder / f"{name}.onnx"
             target.write_bytes(model.SerializeToString())

@@ -155,7 +155,7 @@ def test_names(tmp_path: Path) -> None:
         write_open_library(portable, tmp_path / "library", name="a-b")
     with pytest.raises(SavingError, match=r"name main. Pass name='main_library'\.$"):
         write_open_library(portable, tmp_path / "library", name="main")
-    with pytest.raises(SavingError, match=r"a header math\.h, as the .* Pass name='math_model'\.$"):
+    with pytest.raises(SavingError, match=r"^The header math\.h .* Pass name='math_model'\.$"):
         write_open_library(portable, tmp_path / "library", name="math")
     write_function(tmp_path / "sine-1.jaxfn", portable)
     write_open_library(tmp_path / "sine-1.jaxfn", tmp_path / "library")

@@ -165,9 +165,12 @@ def test_unknown_signature(model: Path) -> None:
     [
         (
             {"name": "Math"},
-            "The system has a header math.h, as the library would. Pass name='Math_model'.",
+            "The header math.h of the library would hide the system's. Pass name='Math_model'.",
         ),
-        ({"name": "m"}, "A build has something else that is called m. Pass name='m_model'."),
+        (
+            {"name": "m"},
+            "A build already has a target or a library named m. Pass name='m_model'.",
+        ),
         (
             {"name": "a-b"},
             "'a-b' is not an identifier in C, and prefixes all names of the library. Pass `name`, "

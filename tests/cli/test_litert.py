@@ -71,8 +71,8 @@ def test_what_is_refused(run: Run, tmp_path: Path, file: Path) -> None:
         f"predict={file}",
         ("folder", file, *out): "folder is a SavedModel, whose signatures already have names. "
         "Pass it alone, without NAME=",
-        (file, *out, "--quantize", "int8"): "--quantize int8 measures ranges with inputs as they "
-        "come: give some as --representative-data, a hundred or so.",
+        (file, *out, "--quantize", "int8"): "--quantize int8 measures ranges with typical "
+        "inputs. Pass about a hundred of them as --representative-data.",
         (file, *out, "--integers-only"): "--integers-only is for --quantize int8, --quantize "
         "int16x8 and --quantize as_trained, which compute with integers.",
         (file, *out, "--representative-data", "uneven.npz"): "each array in uneven.npz needs "

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 # Private: no public function runs a single kernel.
-from jax2tf_bridge.frozen_graphs import _kernels
+from jax2tf_bridge.frozen_graphs import _forms
 
 EDGES = np.array([0, 1, 2, 2**16 - 1, 2**16, 2**31 - 1, 2**31, 2**32 - 2, 2**32 - 1], np.uint32)
 NUMBERS = np.concatenate([EDGES, np.random.default_rng(0).integers(0, 2**32, 90, np.uint32)])
@@ -27,17 +27,17 @@ BINARY: dict[str, Callable[..., Any]] = {
 def test_bits(operation: str, dtype: Any) -> None:
     x, y = NUMBERS.view(dtype), OTHERS.view(dtype)
     for other in (y, y[5]):
-        found = _kernels.BITS[operation](tf.constant(x), tf.constant(other))
+        found = _forms.BITS[operation](tf.constant(x), tf.constant(other))
         np.testing.assert_array_equal(found, BINARY[operation](x, other))
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.uint32])
 def test_shifts_and_inversion(dtype: Any) -> None:
     x = tf.constant(NUMBERS.view(dtype))
-    np.testing.assert_array_equal(_kernels.BITS["Invert"](x), ~NUMBERS.view(dtype))
+    np.testing.assert_array_equal(_forms.BITS["Invert"](x), ~NUMBERS.view(dtype))
     places = np.arange(32, dtype=dtype)[:, None]
     for operation, expected in (("LeftShift", np.left_shift), ("RightShift", np.right_shift)):
-        found = _kernels.BITS[operation](x, tf.constant(places))
+        found = _forms.BITS[operation](x, tf.constant(places))
         np.testing.assert_array_equal(found, expected(NUMBERS.view(dtype), places))
 
 
@@ -52,26 +52,26 @@ def test_unsigned_integers() -> None:
         "Minimum": np.minimum,
         "Mul": np.multiply,
     }.items():
-        found = _kernels.UNSIGNED[operation](x, y)
+        found = _forms.UNSIGNED[operation](x, y)
         np.testing.assert_array_equal(found, expected(NUMBERS, OTHERS), operation)
-    np.testing.assert_array_equal(_kernels.unsigned_to_float(x), NUMBERS.astype(np.float32))
+    np.testing.assert_array_equal(_forms.unsigned_to_float(x), NUMBERS.astype(np.float32))
     floats = NUMBERS.astype(np.float32)
     floats = floats[floats < 2**32]
-    found = _kernels.float_to_unsigned(tf.constant(floats))
+    found = _forms.float_to_unsigned(tf.constant(floats))
     np.testing.assert_array_equal(found, floats.astype(np.uint32))
 
 
 @pytest.mark.parametrize("dtype", [tf.int8, tf.uint8, tf.int16, tf.uint16])
 def test_narrow_integers_wrap(dtype: Any) -> None:
     numbers = np.arange(-70000, 70000, 37, dtype=np.int32)
-    found = _kernels.wrap(tf.constant(numbers), dtype)
+    found = _forms.wrap(tf.constant(numbers), dtype)
     np.testing.assert_array_equal(found, numbers.astype(dtype.as_numpy_dtype))
 
 
 def test_products_of_bytes_are_exact() -> None:
     random = np.random.default_rng(0)
     x, y = (random.integers(-128, 128, shape).astype(np.int32) for shape in ((3, 5000), (5000, 2)))
-    found = _kernels.multiply_bytes(tf.constant(x), tf.constant(y), product=tf.matmul)
+    found = _forms.multiply_bytes(tf.constant(x), tf.constant(y), product=tf.matmul)
     np.testing.assert_array_equal(found, x @ y)
 
 
@@ -81,7 +81,7 @@ def test_gather_in_a_batch(batch_dims: int) -> None:
     rows = x.shape[batch_dims]
     shape = (*x.shape[:batch_dims], 6)
     indices = tf.constant(np.random.default_rng(0).integers(0, rows, shape).astype(np.int32))
-    found = _kernels.gather_batch(x, indices, tf.constant(batch_dims), batch_dims=batch_dims)
+    found = _forms.gather_batch(x, indices, tf.constant(batch_dims), batch_dims=batch_dims)
     expected = tf.gather(x, indices, axis=batch_dims, batch_dims=batch_dims)
     np.testing.assert_array_equal(found, expected)
 
@@ -90,9 +90,9 @@ def test_scatters() -> None:
     x, indices = tf.zeros([4, 2]), tf.constant([[1], [3], [1]])
     updates = tf.constant([[1.0, 2], [3, 4], [5, 6]])
     expected = tf.tensor_scatter_nd_add(x, indices, updates)
-    np.testing.assert_array_equal(_kernels.scatter_add(x, indices, updates), expected)
+    np.testing.assert_array_equal(_forms.scatter_add(x, indices, updates), expected)
     for dtype in (tf.bool, tf.int32, tf.float32):
         data = tf.cast(tf.constant([0, 1, 1, 0]), dtype)
         places, values = tf.constant([[0], [3]]), tf.cast(tf.constant([1, 1]), dtype)
-        found = _kernels.scatter_update(data, places, values)
+        found = _forms.scatter_update(data, places, values)
         np.testing.assert_array_equal(found, tf.tensor_scatter_nd_update(data, places, values))

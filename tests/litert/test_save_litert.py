@@ -34,7 +34,7 @@ from jax2tf_bridge.errors import (
 from jax2tf_bridge.litert import LiteRTModel
 
 # Private: answers that LiteRT does not give are judged.
-from jax2tf_bridge.litert._comparison import Answers, check_model
+from jax2tf_bridge.litert._checks import Answers, check_answers
 from jax2tf_bridge.signatures import ServedArray, make_example
 from tests.litert.running import interpreter
 
@@ -224,12 +224,12 @@ def test_options_that_contradict(tmp_path: Path) -> None:
         "left out. Got: 'int4'."
     )
     assert _refused(SavingError, tmp_path, quantize="int8") == (
-        "quantize='int8' measures ranges with inputs as they come: give some as "
-        "representative_data, a hundred or so."
+        "quantize='int8' measures ranges with typical inputs. Pass about a hundred of them as "
+        "representative_data."
     )
     assert _refused(SavingError, tmp_path, representative_data=[X]) == (
-        "representative_data is for quantize='int8', which measures ranges. Leave it out, or add "
-        "that."
+        "representative_data is for quantize='int8' and quantize='int16x8', which measure ranges. "
+        "Leave it out, or add one of these."
     )
     assert _refused(SavingError, tmp_path, signatures=tmp_path) == (
         "params are the weights of functions, and a SavedModel has weights of its own. "
@@ -399,7 +399,7 @@ def test_other_values_than_tensorflows_are_refused(two: LiteRTModel) -> None:
 
     def check(expected: np.ndarray, *, is_quantized: bool = False) -> None:
         answers = {"classify": Answers({"x": X}, {"probabilities": expected})}
-        check_model(two.path.read_bytes(), answers, (), is_quantized=is_quantized)
+        check_answers(two.path.read_bytes(), answers, (), is_quantized=is_quantized)
 
     check(right)
     check(np.where(right > right.mean(), np.nan, right))
@@ -414,7 +414,7 @@ def test_other_values_than_tensorflows_are_refused(two: LiteRTModel) -> None:
     )
     nan = {"classify": Answers({"x": X * np.nan}, {"probabilities": right})}
     with pytest.raises(SavingError, match="probabilities is NaN or infinite in 256 of 256 places"):
-        check_model(two.path.read_bytes(), nan, (), is_quantized=True)
+        check_answers(two.path.read_bytes(), nan, (), is_quantized=True)
 
 
 def test_the_example_is_compared_with_tensorflow(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from onnx import numpy_helper
 from jax2tf_bridge import Signature, save_onnx
 
 # Private: results that ONNX Runtime does not give are judged.
-from jax2tf_bridge.to_onnx._fake_quantization import differ_by_steps
+from jax2tf_bridge.to_onnx._check import differ_by_steps
 from tests.to_onnx.running import run
 
 RANDOM = np.random.default_rng(0)

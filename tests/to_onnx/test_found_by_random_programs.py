@@ -68,6 +68,16 @@ _CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], Any]] = {
         (np.random.default_rng(3).normal(size=(2, 5, 6, 2)).astype(np.float32),),
         "(b, 5, 6, 2)",
     ),
+    "bounds may be NaN": (
+        lambda x, high: (jnp.clip(x, 1.0, jnp.nan), jnp.clip(x, 1.0, high)),
+        (_SORTED, np.float32(np.nan)),
+        None,
+    ),
+    "parts of complex numbers may have fewer axes": (
+        lambda x, y: lax.complex(jnp.broadcast_to(x, y.shape), y),
+        (np.arange(2, dtype=np.float32), np.arange(6, dtype=np.float32).reshape(3, 2)),
+        ["n", "(b, n)"],
+    ),
     "the gradient of a maximum": (jax.grad(lambda x: jnp.max(x[::2])), (_SORTED[4:],), None),
 }
 

@@ -33,7 +33,7 @@ from jax2tf_bridge import (
 from jax2tf_bridge.errors import BridgeError, DTypeError, SavingError, ShapeError, StructureError
 
 # Private: compares a model with answers that it does not give.
-from jax2tf_bridge.litert._comparison import answers_of_tensorflow, check_model
+from jax2tf_bridge.litert._checks import ask_tensorflow, check_answers
 from jax2tf_bridge.saving import WeightSignature
 from jax2tf_bridge.signatures import ServedArray
 from tests.litert.running import interpreter
@@ -616,10 +616,10 @@ def test_litert_compares_the_weights_after_a_step(tmp_path: Path) -> None:
         name: (Signature(None), {"x": ServedArray("float32", (4, 3))} if name == "step" else {})
         for name in ("step", "get_weights")
     }
-    answers = answers_of_tensorflow(tmp_path / "m", signatures, steps)
+    answers = ask_tensorflow(tmp_path / "m", signatures, steps)
     data = Path(save_litert(tmp_path / "m.tflite", tmp_path / "m").path).read_bytes()
-    check_model(data, answers, steps, is_quantized=False)
+    check_answers(data, answers, steps, is_quantized=False)
     before = {"w": np.ones((3, 2), np.float32)}
     wrong = {**answers, "get_weights": replace(answers["get_weights"], outputs=before)}
     with pytest.raises(SavingError, match=r"get_weights does not compute .*\n  - w differs by"):
-        check_model(data, wrong, steps, is_quantized=False)
+        check_answers(data, wrong, steps, is_quantized=False)
