@@ -21,6 +21,7 @@ from jax2tf_bridge.cli._commands import (
     UsageError,
     UserCodeError,
     add_json,
+    check_names,
     check_output,
     current_folder_first,
     exported_path,
@@ -460,10 +461,7 @@ def _serve_check(options: argparse.Namespace, console: Console) -> None:
 def _measure_load(options: argparse.Namespace, console: Console) -> None:
     _check_plot(options)
     sizes = options.sizes or []
-    names = [name for name, _ in sizes]
-    for name in names:
-        if names.count(name) > 1:
-            raise UsageError(f"--sizes: {name} is given twice")
+    check_names("--sizes", [name for name, _ in sizes])
     try:
         load_options = LoadOptions(
             callers=options.callers or DEFAULT_CALLERS,

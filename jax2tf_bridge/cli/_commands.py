@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from jax2tf_bridge._utils import did_you_mean, printable
-from jax2tf_bridge.cli._console import Console, first_line
+from jax2tf_bridge.cli._console import Console, first_line, option_name
 from jax2tf_bridge.errors import BridgeError, FileFormatError
 from jax2tf_bridge.inspecting import inspect
 from jax2tf_bridge.portable import PortableFunction
@@ -192,6 +192,13 @@ def check_updates(options: argparse.Namespace, signatures: Collection[str]) -> N
             )
 
 
+def check_names(option: str, names: Sequence[str]) -> None:
+    """Raises UsageError if an option names the same thing twice."""
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"{option}: {name or 'it'} is given twice")
+
+
 def split_names(text: str) -> list[str]:
     """Splits NAME,NAME."""
     return [name.strip() for name in text.split(",")]
@@ -299,29 +306,33 @@ def map_signatures(files: Sequence[NamedPath]) -> dict[str, AnyPath]:
     return paths
 
 
-def read_functions(files: Sequence[NamedPath]) -> dict[str, PortableFunction]:
-    """Reads the functions in files, by the name of the signature.
+def read_source(options: argparse.Namespace) -> AnyPath | dict[str, PortableFunction]:
+    """Reads the functions in files, by signature, or returns the folder of a SavedModel.
 
     Raises:
-      UsageError: two have the same name.
+      UsageError: files need other names, or an option does not fit.
       FileFormatError, OSError: a file cannot be read.
     """
-    return {name: read_function(path) for name, path in map_signatures(files).items()}
-
-
-def find_model_folder(files: Sequence[NamedPath]) -> AnyPath | None:
-    """Returns the folder of a SavedModel that is passed in place of files of functions.
-
-    Raises:
-      UsageError: there is something beside the folder.
-    """
-    folders = [path for _, path in files if path.is_dir()]
-    if folders and (len(files) > 1 or files[0][0]):
+    files: Sequence[NamedPath] = options.file
+    folder = next((path for _, path in files if path.is_dir()), None)
+    if folder is None:
+        functions = {name: read_function(path) for name, path in map_signatures(files).items()}
+        if "updates_params" in options:
+            check_updates(options, functions)
+        return functions
+    if len(files) > 1 or files[0][0]:
         raise UsageError(
-            f"{folders[0]} is a SavedModel, whose signatures already have names. Pass it alone, "
+            f"{folder} is a SavedModel, whose signatures already have names. Pass it alone, "
             "without NAME="
         )
-    return folders[0] if folders else None
+    for name in ("params", "updates_params", "weight_signatures"):
+        if getattr(options, name, None):
+            part = "weights" if name == "params" else "signatures"
+            raise UsageError(
+                f"{option_name(name)}: {folder} is a SavedModel, which has its own {part}. Remove "
+                "the option"
+            )
+    return folder
 
 
 @contextlib.contextmanager

@@ -15,15 +15,12 @@ from jax2tf_bridge.cli._commands import (
     add_output,
     add_overwrite,
     add_params,
-    find_model_folder,
     print_json,
     print_result,
-    read_functions,
+    read_source,
     split_assignment,
 )
 from jax2tf_bridge.cli._console import Console, option_name
-from jax2tf_bridge.portable import PortableFunction
-from jax2tf_bridge.storage import AnyPath
 
 _DESCRIPTION = """\
 Compiles the signatures of a SavedModel, or functions in files, to a C library that needs neither
@@ -121,7 +118,7 @@ def _compile(options: argparse.Namespace, console: Console) -> None:
     if options.open_sizes:
         _write_open(options, console)
         return
-    source = _read_source(options)
+    source = read_source(options)
     with console.loading("TensorFlow", "compile"):
         from jax2tf_bridge.c_library import compile_library
     with console.step(f"compiling {options.output}"):
@@ -166,15 +163,6 @@ def _write_open(options: argparse.Namespace, console: Console) -> None:
         print_json({"path": str(options.output)})
     else:
         print(f"{options.output}: a C library for any sizes. Its README.md says how to build it.")
-
-
-def _read_source(options: argparse.Namespace) -> AnyPath | dict[str, PortableFunction]:
-    folder = find_model_folder(options.file)
-    if folder is None:
-        return read_functions(options.file)
-    if options.params is not None:
-        raise UsageError(f"--params: {folder} is a SavedModel, which has its own weights")
-    return folder
 
 
 COMMAND = Command("compile", "write a C library", _DESCRIPTION, _EXAMPLES, _add_options, _compile)

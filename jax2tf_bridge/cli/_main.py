@@ -57,6 +57,7 @@ _COMMANDS = (
     _conversions.LITERT,
     _conversions.TFJS,
     _conversions.ONNX,
+    _conversions.COREML,
     _compile.COMMAND,
     _conversions.WEIGHTS,
     _inspect.COMMAND,

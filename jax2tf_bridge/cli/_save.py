@@ -22,6 +22,7 @@ from jax2tf_bridge.cli._commands import (
     add_overwrite,
     add_params,
     add_updates,
+    check_names,
     check_updates,
     map_signatures,
     read_example,
@@ -182,10 +183,7 @@ def _add_common_options(parser: argparse.ArgumentParser) -> None:
 
 def _check_save_options(options: argparse.Namespace) -> None:
     for name in ("buckets", "oversize", "pad_values"):
-        keys = [key for key, _ in getattr(options, name)]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise UsageError(f"{option_name(name)}: {key or 'it'} is given twice")
+        check_names(option_name(name), [key for key, _ in getattr(options, name)])
     if len(options.oversize) > 1 and any(not name for name, _ in options.oversize):
         raise UsageError("--oversize: pass it once for all sizes, or once per name")
     if (options.trainable or options.no_trainable) and options.params is None:

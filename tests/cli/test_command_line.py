@@ -41,8 +41,8 @@ COMMANDS = ("export", "save", "litert", "onnx", "inspect", "retarget", "serve-ch
         (
             ["--verbose"],
             "a command is missing: one of export, save, publish, versions, rollback, promote, "
-            "litert, tfjs, onnx, compile, weights, inspect, retarget, verify, serve-check, "
-            "completion "
+            "litert, tfjs, onnx, coreml, compile, weights, inspect, retarget, verify, "
+            "serve-check, completion "
             "({} --help says more)",
         ),
         (
@@ -61,8 +61,8 @@ COMMANDS = ("export", "save", "litert", "onnx", "inspect", "retarget", "serve-ch
         (
             ["zzz"],
             "no command zzz: there are export, save, publish, versions, rollback, promote, "
-            "litert, tfjs, onnx, compile, weights, inspect, retarget, verify, serve-check, "
-            "completion "
+            "litert, tfjs, onnx, coreml, compile, weights, inspect, retarget, verify, "
+            "serve-check, completion "
             "({} --help says more)",
         ),
         (["--verbos", "save"], "no option --verbos: did you mean --verbose? ({} --help says more)"),

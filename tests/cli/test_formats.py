@@ -20,7 +20,7 @@ from tests.consumers.harness import LITERT, ONNX, OPENVINO
 from tests.consumers.node_addon import BROWSER_PACKAGES
 from tests.models.formats import FORMATS, Format
 
-COMMANDS = ("save", "litert", "onnx", "tfjs", "compile")
+COMMANDS = ("save", "litert", "onnx", "tfjs", "coreml", "compile")
 
 
 def _list_options(command: str) -> dict[str, argparse.Action]:
@@ -96,11 +96,13 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_model_is_not_replaced_unasked(
     run: Run, tmp_path: Path, file: Path, command: str
 ) -> None:
+    model = tmp_path / ("model.mlpackage" if command == "coreml" else "model")
     if command in ("litert", "onnx"):
-        (tmp_path / "model").write_text("older")
+        model.write_text("older")
     else:
-        (tmp_path / "model").mkdir()
-        (tmp_path / "model" / "older").touch()
-    ended = run(command, file, "-o", "model")
+        model.mkdir()
+        (model / "older").touch()
+    ended = run(command, file, "-o", model.name)
     assert ended.code == 1
-    assert re.fullmatch(r"(\S*/)?model is there already; --overwrite replaces it", ended.error)
+    expected = rf"(\S*/)?{model.name} is there already; --overwrite replaces it"
+    assert re.fullmatch(expected, ended.error)

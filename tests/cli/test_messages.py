@@ -139,17 +139,19 @@ def _named_arguments() -> set[str]:
 
 
 # The first two are of jax.export's interface; `file` is positional; the others of from_stablehlo.
-IN_PYTHON_ALONE = {
-    *("symbolic_shape", "constraints", "file", "arguments", "results", "result_shapes"),
-    "precision",  # of save_coreml
-}
+IN_PYTHON_ALONE = frozenset(
+    ("symbolic_shape", "constraints", "file", "arguments", "results", "result_shapes")
+)
 
 
 def test_every_option_that_messages_name_exists(ok: Ok) -> None:
     names = _named_arguments() - IN_PYTHON_ALONE
     assert {"polymorphic_shapes", "buckets", "target", "overwrite"} <= names
-    writing = ("export", "save", "publish", "rollback", "litert", "onnx", "retarget", "compile")
-    known = [ok(command, "--help") for command in (*writing, "verify", "serve-check")]
+    commands = (
+        *("export", "save", "publish", "rollback", "litert", "onnx", "coreml", "retarget"),
+        *("compile", "verify", "serve-check"),
+    )
+    known = [ok(command, "--help") for command in commands]
     for option in {option_text(Argument(name)) for name in names}:
         either = option.replace("--", "--(no-)?", 1)
         assert any(re.search(rf"{either}\b", text) for text in known), option
