@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from jax2tf_bridge._utils import did_you_mean, printable
-from jax2tf_bridge.cli._console import Console, first_line, option_name
+from jax2tf_bridge.cli._console import Console, get_first_line, get_option_name
 from jax2tf_bridge.errors import BridgeError, FileFormatError
 from jax2tf_bridge.inspecting import inspect
 from jax2tf_bridge.portable import PortableFunction
@@ -38,7 +38,7 @@ class UserCodeError(BridgeError):
 
     def __init__(self, what: str, cause: BaseException, place: str | None = None) -> None:
         """`what` is the action that failed; `place` is the user's line, if known."""
-        first = first_line(cause)
+        first = get_first_line(cause)
         at = f" at {place}" if place else ""
         text = f"{what} failed{at}: {type(cause).__name__}" + (f": {first}" if first else "")
         super().__init__(f"{text} (--debug shows all of it)")
@@ -90,7 +90,7 @@ def add_functions(
     parser.add_argument(
         "file",
         nargs=nargs,
-        type=named_path,
+        type=read_named_path,
         metavar=NAMED_PATH,
         help=f"{text}; or the folder of a SavedModel" if takes_model else text,
     )
@@ -216,7 +216,7 @@ def split_assignment(text: str) -> tuple[str, str]:
     return name.strip(), value
 
 
-def target_of(options: argparse.Namespace) -> Target | None:
+def read_target(options: argparse.Namespace) -> Target | None:
     """Returns the target that --tensorflow and --no-xla name; None without them.
 
     Raises:
@@ -228,10 +228,10 @@ def target_of(options: argparse.Namespace) -> Target | None:
     return None if xla else Target.widest(xla=False)
 
 
-def at_least(smallest: int) -> Callable[[str], int]:
+def _make_integer_type(smallest: int) -> Callable[[str], int]:
     """Returns the type of an option that is a whole number.
 
-    >>> at_least(1)("3")
+    >>> _make_integer_type(1)("3")
     3
     """
 
@@ -246,17 +246,17 @@ def at_least(smallest: int) -> Callable[[str], int]:
     return number
 
 
-NOT_NEGATIVE, POSITIVE = at_least(0), at_least(1)
+NOT_NEGATIVE, POSITIVE = _make_integer_type(0), _make_integer_type(1)
 
 
-READABLE = "a file that export or jax.export wrote, or the folder of a SavedModel"
+READABLE_PATHS = "a file that export or jax.export wrote, or the folder of a SavedModel"
 NAMED_PATH = "[NAME=]PATH"
 
 NamedPath: TypeAlias = tuple[str, AnyPath]
 """Name of a signature ("" if omitted), and the file of its function."""
 
 
-def exported_path(text: str) -> AnyPath:
+def read_exported_path(text: str) -> AnyPath:
     """Reads the path of a file or model that export, save or jax.export wrote.
 
     Raises:
@@ -280,12 +280,12 @@ def exported_path(text: str) -> AnyPath:
     )
 
 
-def named_path(text: str) -> NamedPath:
-    """Reads [NAME=]PATH; raises as `exported_path`."""
+def read_named_path(text: str) -> NamedPath:
+    """Reads [NAME=]PATH; raises as `read_exported_path`."""
     name, equals, path = text.partition("=")
     if equals and name.isidentifier() and not Path(text).exists():
-        return name, exported_path(path)
-    return "", exported_path(text)
+        return name, read_exported_path(path)
+    return "", read_exported_path(text)
 
 
 def map_signatures(files: Sequence[NamedPath]) -> dict[str, AnyPath]:
@@ -329,14 +329,14 @@ def read_source(options: argparse.Namespace) -> AnyPath | dict[str, PortableFunc
         if getattr(options, name, None):
             part = "weights" if name == "params" else "signatures"
             raise UsageError(
-                f"{option_name(name)}: {folder} is a SavedModel, which has its own {part}. Remove "
+                f"{get_option_name(name)}: {folder} is a SavedModel, which has its own {part}. Remove "
                 "the option"
             )
     return folder
 
 
 @contextlib.contextmanager
-def current_folder_first() -> Iterator[None]:
+def search_current_folder_first() -> Iterator[None]:
     """Makes imports in a `with` block search the current folder first."""
     folder = str(Path.cwd())
     sys.path.insert(0, folder)
@@ -421,7 +421,7 @@ def read_example(file: AnyPath) -> Example:
         )
     try:
         return _read_json(file) if kind == ".json" else read_npz(file)
-    except UNREADABLE as e:
+    except READING_ERRORS as e:
         raise FileFormatError(
             f"--example: {file} cannot be read as {kind} with values of inputs by name: {e}",
             file=str(file),
@@ -436,7 +436,7 @@ def _read_json(file: AnyPath) -> Example:
     return values if isinstance(values, dict) else listed
 
 
-UNREADABLE = (ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error)
+READING_ERRORS = (ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error)
 """Errors of reading values from a damaged file."""
 
 
@@ -444,7 +444,7 @@ def read_npz(file: AnyPath) -> dict[str, np.ndarray]:
     """Reads arrays by name.
 
     Raises:
-      ValueError, or others of UNREADABLE: it is no such file, or is damaged.
+      ValueError, or others of READING_ERRORS: it is no such file, or is damaged.
     """
     with file.open("rb") as stream:
         arrays = np.load(stream, allow_pickle=False)

@@ -20,7 +20,7 @@ from jax2tf_bridge.cli._commands import (
     read_source,
     split_assignment,
 )
-from jax2tf_bridge.cli._console import Console, option_name
+from jax2tf_bridge.cli._console import Console, get_option_name
 
 _DESCRIPTION = """\
 Compiles the signatures of a SavedModel, or functions in files, to a C library that needs neither
@@ -141,7 +141,7 @@ def _compile(options: argparse.Namespace, console: Console) -> None:
 
 def _write_open(options: argparse.Namespace, console: Console) -> None:
     refused = [
-        option_name(name)
+        get_option_name(name)
         for name, default in _ONLY_FIXED.items()
         if getattr(options, name) != default
     ]

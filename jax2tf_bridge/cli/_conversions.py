@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jax2tf_bridge.cli._commands import (
-    UNREADABLE,
+    READING_ERRORS,
     Command,
     UsageError,
     add_functions,
@@ -19,9 +19,9 @@ from jax2tf_bridge.cli._commands import (
     add_updates,
     check_names,
     check_output,
-    exported_path,
     map_signatures,
     print_result,
+    read_exported_path,
     read_npz,
     read_source,
     report_output,
@@ -184,7 +184,7 @@ def _write_tfjs(options: argparse.Namespace, console: Console) -> None:
 def _read_samples(file: AnyPath) -> list[Mapping[str, Any]]:
     try:
         by_name = read_npz(file)
-    except UNREADABLE as e:
+    except READING_ERRORS as e:
         raise FileFormatError(
             f"{file} is not an .npz file of arrays, as numpy.savez writes: {e}", file=str(file)
         ) from e
@@ -256,7 +256,7 @@ def _write_onnx(options: argparse.Namespace, console: Console) -> None:
 def _add_coreml_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file",
-        type=exported_path,
+        type=read_exported_path,
         metavar="PATH",
         help="a file that export wrote, or the folder of a SavedModel with one signature",
     )

@@ -16,16 +16,24 @@ from typing import Any
 from jax2tf_bridge._utils import did_you_mean, in_units, printable, some
 from jax2tf_bridge.cli._commands import (
     NOT_NEGATIVE,
-    READABLE,
+    READABLE_PATHS,
     Command,
     UsageError,
     add_json,
     check_output,
-    exported_path,
     print_json,
+    read_exported_path,
 )
 from jax2tf_bridge.cli._console import Console, show_report
-from jax2tf_bridge.cli._html import Fold, Page, PageRequest, PageTable, bar_chart, largest, render
+from jax2tf_bridge.cli._html import (
+    Fold,
+    Page,
+    PageRequest,
+    PageTable,
+    draw_bars,
+    render,
+    take_largest,
+)
 from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.inspecting import (
     Inspection,
@@ -91,8 +99,8 @@ write_texts(Path(sys.argv[1]), int(sys.argv[2]))
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    readable = f"{READABLE}, a LiteRT model, or a file of weights"
-    parser.add_argument("file", type=exported_path, metavar="PATH", help=readable)
+    readable = f"{READABLE_PATHS}, a LiteRT model, or a file of weights"
+    parser.add_argument("file", type=read_exported_path, metavar="PATH", help=readable)
     add_json(parser, "print JSON; docs/command-line.md has the fields")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained page")
@@ -277,7 +285,7 @@ def _run_program(folder: Path) -> str:
     return "The installed JAX cannot read the modules."
 
 
-def _directory_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
+def _make_directory_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
     model = facts["saved_model"]
     size = in_units(model["graph_bytes"] + model["variables_bytes"])
     return Page(
@@ -294,14 +302,14 @@ def _directory_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
             ("warm-up", format_warm_up(facts["warm_up"])),
             ("tags", ", ".join(model["tags"])),
         ],
-        tables=[_signatures(facts["signatures"]), _arrays(facts)],
+        tables=[_make_signature_table(facts["signatures"]), _make_constant_table(facts)],
         charts=[
-            bar_chart("Where the bytes are", _parts(facts)),
-            bar_chart("Variables, in bytes", _variables(facts["variables"]["list"])),
-            bar_chart("Modules, in bytes", _modules(facts["modules"])),
+            draw_bars("Where the bytes are", _list_part_bars(facts)),
+            draw_bars("Variables, in bytes", _list_variable_bars(facts["variables"]["list"])),
+            draw_bars("Modules, in bytes", _list_module_bars(facts["modules"])),
         ],
         modules=[
-            _module(module, text, texts, is_open=i == 0)
+            _fold_module(module, text, texts, is_open=i == 0)
             for i, (module, text) in enumerate(
                 zip(facts["modules"][:_MAX_ROWS], texts.texts, strict=False)
             )
@@ -309,7 +317,7 @@ def _directory_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
     )
 
 
-def _file_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
+def _make_file_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
     file = facts["file"]
     needs = [*facts["sizes"]["constraints"], *facts["sizes"]["requirements"]]
     arrays = facts["arrays"]
@@ -317,7 +325,7 @@ def _file_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
         title=facts["name"],
         subtitle=f"{file['path']}, {file['format']} version {file['version']}, "
         f"{in_units(file['bytes'])}",
-        findings=_file_findings(facts),
+        findings=_list_file_findings(facts),
         summary=[
             ("runs on", format_releases(facts["tensorflow"])),
             ("platforms", ", ".join(facts["platforms"])),
@@ -332,30 +340,30 @@ def _file_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
             ("made for", facts["target"]),
         ],
         tables=[
-            _file_arrays("Arguments", facts["arguments"]),
-            _file_arrays("Results", facts["results"]),
+            _make_array_table("Arguments", facts["arguments"]),
+            _make_array_table("Results", facts["results"]),
         ],
         charts=[
-            bar_chart(
+            draw_bars(
                 "Captured arrays, in bytes",
-                largest(
+                take_largest(
                     [(c["name"] or c["sha256"][:12], c["bytes"]) for c in facts["constants"]],
                     _MAX_BARS,
                 ),
             ),
-            bar_chart(
+            draw_bars(
                 "Modules, in bytes",
-                [(_order_title(m["order"]), m["bytes"]) for m in facts["modules"]],
+                [(_format_order(m["order"]), m["bytes"]) for m in facts["modules"]],
             ),
         ],
         modules=[
-            _file_module(module, text, texts, is_open=i == 0)
+            _fold_file_module(module, text, texts, is_open=i == 0)
             for i, (module, text) in enumerate(zip(facts["modules"], texts.texts, strict=True))
         ],
     )
 
 
-def _signatures(signatures: Sequence[Mapping[str, Any]]) -> PageTable:
+def _make_signature_table(signatures: Sequence[Mapping[str, Any]]) -> PageTable:
     rows = []
     for signature in signatures[:_MAX_ROWS]:
         gradient, buckets = signature["gradient"], signature["buckets"] or {}
@@ -377,7 +385,7 @@ def _signatures(signatures: Sequence[Mapping[str, Any]]) -> PageTable:
     return PageTable("Signatures", ["name", "inputs", "outputs", "gradient", "buckets"], rows)
 
 
-def _arrays(facts: Mapping[str, Any]) -> PageTable:
+def _make_constant_table(facts: Mapping[str, Any]) -> PageTable:
     array_rows = [
         (f"module {m['number']}", c["type"], c["bytes"])
         for m in facts["modules"]
@@ -394,7 +402,7 @@ def _arrays(facts: Mapping[str, Any]) -> PageTable:
     return PageTable("Largest constants", ["where", "type", "bytes"], rows, number_column=2)
 
 
-def _parts(facts: Mapping[str, Any]) -> list[tuple[str, int]]:
+def _list_part_bars(facts: Mapping[str, Any]) -> list[tuple[str, int]]:
     model, modules = facts["saved_model"], facts["modules"]
     constants = {False: 0, True: 0}
     operations = 0
@@ -412,23 +420,23 @@ def _parts(facts: Mapping[str, Any]) -> list[tuple[str, int]]:
         "graph: constants": graph_constants,
         "graph: all else": max(rest, 0),
     }
-    return largest([*sizes.items()], len(sizes))
+    return take_largest([*sizes.items()], len(sizes))
 
 
-def _variables(variables: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
+def _list_variable_bars(variables: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
     in_order = sorted(variables, key=lambda v: natural_sort_key(v["path"]))
-    return largest([(v["path"], v["bytes"] or 0) for v in in_order], _MAX_BARS)
+    return take_largest([(v["path"], v["bytes"] or 0) for v in in_order], _MAX_BARS)
 
 
-def _modules(modules: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
+def _list_module_bars(modules: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
     bars = []
     for module in modules:
         kind = f", gradient of order {module['order']}" if module["order"] else ""
         bars.append((f"module {module['number']}{kind}", module["bytes"]))
-    return largest(bars, _MAX_BARS, in_order=True) if len(bars) > 1 else []
+    return take_largest(bars, _MAX_BARS, in_order=True) if len(bars) > 1 else []
 
 
-def _module(
+def _fold_module(
     module: Mapping[str, Any], text: str | None, texts: _ModuleTexts, *, is_open: bool
 ) -> Fold:
     paragraphs = [", ".join(list_module_facts(module))]
@@ -439,10 +447,10 @@ def _module(
     sizes = module["sizes"] or {"constraints": [], "requirements": []}
     if needs := [*sizes["constraints"], *sizes["requirements"]]:
         paragraphs.append(f"needs {', '.join(needs)}")
-    return _fold(format_module_title(module), paragraphs, module, text, texts, is_open=is_open)
+    return _make_fold(format_module_title(module), paragraphs, module, text, texts, is_open=is_open)
 
 
-def _file_module(
+def _fold_file_module(
     module: Mapping[str, Any], text: str | None, texts: _ModuleTexts, *, is_open: bool
 ) -> Fold:
     constants = module["constant_bytes"]
@@ -453,11 +461,11 @@ def _file_module(
     ]
     if module["requirements"]:
         paragraphs.append(f"needs {', '.join(module['requirements'])}")
-    title = _order_title(module["order"])
-    return _fold(title, paragraphs, module, text, texts, is_open=is_open)
+    title = _format_order(module["order"])
+    return _make_fold(title, paragraphs, module, text, texts, is_open=is_open)
 
 
-def _fold(
+def _make_fold(
     title: str,
     paragraphs: list[str],
     module: Mapping[str, Any],
@@ -474,17 +482,17 @@ def _fold(
         paragraphs.append(texts.missing_because)
     bars = [(op["name"], op["count"]) for op in module["ops"]]
     total = sum(count for _, count in bars)
-    chart = bar_chart(
-        f"Operations, {total:,} in all", largest(bars, _MAX_BARS), lambda count: f"{count:,}"
+    chart = draw_bars(
+        f"Operations, {total:,} in all", take_largest(bars, _MAX_BARS), lambda count: f"{count:,}"
     )
     return Fold(title, paragraphs, chart, text or "", is_open)
 
 
-def _file_findings(facts: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def _list_file_findings(facts: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     parts = []
     path = facts["file"]["path"]
     for module in facts["modules"]:
-        title = _order_title(module["order"])
+        title = _format_order(module["order"])
         calls = [c["name"] for c in module["custom_calls"] if not c["handled"]]
         retarget = f"jax2tf-bridge retarget {path} --tensorflow RELEASE writes it "
         if module["unreadable"]:
@@ -512,16 +520,16 @@ def _file_findings(facts: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     return sorted(parts, key=lambda finding: ("error", "warning", "note").index(finding[0]))
 
 
-def _file_arrays(title: str, arrays: Sequence[Mapping[str, Any]]) -> PageTable:
+def _make_array_table(title: str, arrays: Sequence[Mapping[str, Any]]) -> PageTable:
     rows = [[a["path"] or "result", format_array_type(a)] for a in arrays[:_MAX_ROWS]]
     return PageTable(title, ["path", "type"], rows)
 
 
-def _order_title(order: int) -> str:
+def _format_order(order: int) -> str:
     return "The function" if order == 0 else f"Its gradient of order {order}"
 
 
-def _litert_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
+def _make_litert_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
     file, ops = facts["file"], facts["ops"]
     return Page(
         title=file["path"],
@@ -544,14 +552,16 @@ def _litert_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
             ),
         ],
         charts=[
-            bar_chart(
-                "Operators", largest([(op["name"], op["count"]) for op in ops], _MAX_FILE_BARS), str
+            draw_bars(
+                "Operators",
+                take_largest([(op["name"], op["count"]) for op in ops], _MAX_FILE_BARS),
+                str,
             )
         ],
     )
 
 
-def _weights_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
+def _make_weights_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
     file, weights = facts["file"], facts["weights"]
     bars = [(leaf["path"], leaf["bytes"]) for leaf in weights["list"]]
     return Page(
@@ -569,15 +579,15 @@ def _weights_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
                 number_column=2,
             )
         ],
-        charts=[bar_chart("Weights, in bytes", largest(bars, _MAX_FILE_BARS))],
+        charts=[draw_bars("Weights, in bytes", take_largest(bars, _MAX_FILE_BARS))],
     )
 
 
 _PAGES: Mapping[str, Callable[[Mapping[str, Any], _ModuleTexts], Page]] = {
-    "SavedModel": _directory_page,
-    "function": _file_page,
-    "LiteRT model": _litert_page,
-    "weights": _weights_page,
+    "SavedModel": _make_directory_page,
+    "function": _make_file_page,
+    "LiteRT model": _make_litert_page,
+    "weights": _make_weights_page,
 }
 
 COMMAND = Command(

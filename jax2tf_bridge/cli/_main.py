@@ -33,8 +33,8 @@ from jax2tf_bridge.cli._commands import Command, UsageError, UserCodeError
 from jax2tf_bridge.cli._console import (
     PROGRAM,
     Console,
-    first_line,
-    for_command_line,
+    format_for_command_line,
+    get_first_line,
     has_colour,
     paint_help,
     quiet_tensorflow,
@@ -145,14 +145,16 @@ def _describe_error(error: Exception, options: argparse.Namespace) -> str:
     if isinstance(error, UserCodeError | UsageError):
         return str(error)
     if isinstance(error, BridgeError):
-        return for_command_line(get_message(error), options)
+        return format_for_command_line(get_message(error), options)
     if isinstance(error, OSError) and error.strerror:
         if not str(error).startswith("[Errno "):
-            return for_command_line(get_message(error), options)  # the bridge wrote this sentence
+            return format_for_command_line(
+                get_message(error), options
+            )  # the bridge wrote this sentence
         name = f"{error.filename}: " if error.filename else ""
         near = _suggest_path(error.filename) if _is_missing_path(error, options) else ""
         return f"{name}{error.strerror}{near}"
-    return f"{type(error).__name__}: {first_line(error)} (--debug shows all of it)"
+    return f"{type(error).__name__}: {get_first_line(error)} (--debug shows all of it)"
 
 
 class _Parser(argparse.ArgumentParser):

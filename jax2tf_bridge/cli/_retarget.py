@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from jax2tf_bridge.cli._commands import (
-    READABLE,
+    READABLE_PATHS,
     Command,
     UsageError,
     add_for_converters,
@@ -17,9 +17,9 @@ from jax2tf_bridge.cli._commands import (
     add_output,
     add_target,
     check_output,
-    exported_path,
+    read_exported_path,
+    read_target,
     report_output,
-    target_of,
 )
 from jax2tf_bridge.cli._console import Console
 from jax2tf_bridge.errors import BridgeError, FileFormatError
@@ -69,7 +69,7 @@ examples:
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=exported_path, metavar="PATH", help=READABLE)
+    parser.add_argument("file", type=read_exported_path, metavar="PATH", help=READABLE_PATHS)
     add_target(parser, "the release, as 2.16")
     add_for_converters(parser)
     add_output(
@@ -127,7 +127,7 @@ def _choose_target(options: argparse.Namespace) -> Target:
                 "--for-converters writes for no particular release. Remove --tensorflow"
             )
         return Target.converters()
-    target = target_of(options)
+    target = read_target(options)
     if target is None:
         raise UsageError(
             "choose a target: --tensorflow RELEASE, such as 2.16, --no-xla, or --for-converters"

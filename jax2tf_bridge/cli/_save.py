@@ -30,7 +30,7 @@ from jax2tf_bridge.cli._commands import (
     split_assignment,
     split_names,
 )
-from jax2tf_bridge.cli._console import Console, for_command_line, option_name
+from jax2tf_bridge.cli._console import Console, format_for_command_line, get_option_name
 from jax2tf_bridge.cli._versions import (
     JSON_OF_VERSION,
     add_publishing_options,
@@ -183,7 +183,7 @@ def _add_common_options(parser: argparse.ArgumentParser) -> None:
 
 def _check_save_options(options: argparse.Namespace) -> None:
     for name in ("buckets", "oversize", "pad_values"):
-        check_names(option_name(name), [key for key, _ in getattr(options, name)])
+        check_names(get_option_name(name), [key for key, _ in getattr(options, name)])
     if len(options.oversize) > 1 and any(not name for name, _ in options.oversize):
         raise UsageError("--oversize: pass it once for all sizes, or once per name")
     if (options.trainable or options.no_trainable) and options.params is None:
@@ -191,7 +191,7 @@ def _check_save_options(options: argparse.Namespace) -> None:
         raise UsageError(f"{option} is for weights that are variables: add --params WEIGHTS")
     if options.buckets:
         return
-    flags = [option_name(name) for name in _PADDING_OPTIONS if getattr(options, name)]
+    flags = [get_option_name(name) for name in _PADDING_OPTIONS if getattr(options, name)]
     if flags:
         verb = "is" if len(flags) == 1 else "are"
         raise UsageError(
@@ -253,8 +253,10 @@ def _publish_weights(options: argparse.Namespace, console: Console) -> None:
     others = ("precompile", "batching", "no_xla", "for_converters")
     updates = ("updates_params", "weight_signatures")
     names = (*trainable, "buckets", *_PADDING_OPTIONS, *others, *updates)
-    refused = [option_name(name) for name in names if getattr(options, name)]
-    refused += [option_name(n) for n in ("example", "vjp_order") if getattr(options, n) is not None]
+    refused = [get_option_name(name) for name in names if getattr(options, name)]
+    refused += [
+        get_option_name(n) for n in ("example", "vjp_order") if getattr(options, n) is not None
+    ]
     if refused:
         raise UsageError(
             f"{', '.join(refused)}: without FILE, publish replaces only the weights of the newest "
@@ -360,7 +362,7 @@ def _report(
 
 def _print_save_notes(saved: SavedModel, options: argparse.Namespace, console: Console) -> None:
     for note in saved.notes:
-        console.note(for_command_line(note, options))
+        console.note(format_for_command_line(note, options))
 
 
 def _make_signatures(

@@ -142,7 +142,7 @@ def _add_rollback_options(parser: argparse.ArgumentParser) -> None:
     add_json(parser, JSON_OF_VERSION)
 
 
-def _roll_back(options: argparse.Namespace, console: Console) -> None:
+def _run_rollback(options: argparse.Namespace, console: Console) -> None:
     with console.step(f"publishing below {options.root}"):
         new = rollback(
             options.root, options.to, keep=options.keep, label=options.label, note=options.note
@@ -199,7 +199,7 @@ ROLLBACK = Command(
     _ROLLBACK,
     _ROLLBACK_EXAMPLES,
     _add_rollback_options,
-    _roll_back,
+    _run_rollback,
 )
 PROMOTE = Command(
     "promote",

@@ -78,7 +78,7 @@ def measure_distance(expected: Any, actual: Any) -> Distance:
     index = np.unravel_index(int(difference.argmax()), difference.shape)
     return Distance(
         float(difference[index]),
-        largest_finite(wide_expected),
+        find_largest_finite(wide_expected),
         tuple(map(int, index)),
         float((~same).mean()),
         shares_nan=bool(both_nan.any()),
@@ -91,14 +91,14 @@ def widen_array(value: Any) -> Any:
     return array.astype(np.complex128 if np.iscomplexobj(array) else np.float64, copy=False)
 
 
-def largest_finite(array: Any) -> float:
+def find_largest_finite(array: Any) -> float:
     """Returns the largest finite magnitude in an array; 0 if there is none."""
     array = widen_array(array)
     finite = np.abs(array[np.isfinite(array)])
     return float(finite.max()) if finite.size else 0.0
 
 
-def list_differences(
+def describe_differences(
     expected: Mapping[str, np.ndarray],
     actual: Mapping[str, np.ndarray],
     *,
@@ -114,7 +114,7 @@ def list_differences(
         times the tolerance of their dtype.
       only_finite: whether to check only for shapes, NaN and infinity.
 
-    >>> [*list_differences({"y": np.array([1, 2])}, {"y": np.array([1, 3])})]
+    >>> [*describe_differences({"y": np.array([1, 2])}, {"y": np.array([1, 3])})]
     ['y has other values in 1 of 2 places']
     """
     allowed = max_differences or {}

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge._utils import array_type_text, some
-from jax2tf_bridge.comparing import list_differences, make_difference_error, tolerance_of
+from jax2tf_bridge.comparing import describe_differences, make_difference_error, tolerance_of
 from jax2tf_bridge.litert._convert import DEPRECATED
 from jax2tf_bridge.signatures import ServedArray, Signature, make_example
 
@@ -171,7 +171,7 @@ def _run(
         reason = f"LiteRT fails: {str(e).strip().splitlines()[-1][:300]}"
         return [reason, *([_describe_empty(empty)] if empty else [])]
     return [
-        *list_differences(
+        *describe_differences(
             expected.outputs,
             actual,
             max_differences=expected.tolerances,

@@ -219,7 +219,7 @@ class RowScorer:
     def _get_model(self) -> _Model:
         if self._model is None:
             with _LOADING:  # the cache alone would load it once for each waiting thread
-                self._model = _load(self.path, self.signature, _fingerprint(self.path))
+                self._model = _load(self.path, self.signature, _make_fingerprint(self.path))
         return self._model
 
     def _raise_incomplete(
@@ -254,7 +254,7 @@ class RowScorer:
             read_column(
                 each.name,
                 value,
-                _numpy_dtype(each.dtype),
+                _find_dtype(each.dtype),
                 None if each.shape is None else len(each.shape),
                 describe_row,
             )
@@ -285,7 +285,7 @@ class RowScorer:
                 arrays = {name: tensor.numpy() for name, tensor in outputs.items()}
                 self._check_results(arrays, len(piece))
                 parts.append((piece, _cut_results(arrays, sizes[first : first + step])))
-        return _join(parts, count) if count else model.make_empty()
+        return _join_parts(parts, count) if count else model.make_empty()
 
     def _check_results(self, arrays: Mapping[str, Array], count: int) -> None:
         for name, array in arrays.items():
@@ -321,7 +321,7 @@ class _Model:
     def make_empty(self) -> dict[str, Array]:
         return {
             name: np.empty(
-                (0, *(size or 0 for size in spec.shape[1:])), _numpy_dtype(spec.dtype.name)
+                (0, *(size or 0 for size in spec.shape[1:])), _find_dtype(spec.dtype.name)
             )
             for name, spec in self.function.structured_outputs.items()
         }
@@ -342,7 +342,7 @@ def _load(path: str, signature: str, fingerprint: object) -> _Model:
     return _Model(plan, function, loaded, _read_defaults(entry))
 
 
-def _fingerprint(path: str) -> object:
+def _make_fingerprint(path: str) -> object:
     """Describes the graph's file; None behind a scheme, where a version never changes."""
     try:
         status = os.stat(os.path.join(path, GRAPH_FILE))
@@ -362,7 +362,7 @@ def _read_plan(path: str, signature: str) -> tuple[RowPlan, EntryPoint]:
 
 def _read_defaults(entry: EntryPoint) -> dict[str, Array]:
     return {
-        port.name: read_constant(port.default, _numpy_dtype)
+        port.name: read_constant(port.default, _find_dtype)
         for port in entry.inputs
         if port.default is not None
     }
@@ -376,7 +376,7 @@ def _check_shared(plan: RowPlan, values: Mapping[str, Any]) -> None:
                 f"{unknown_name_text('shared input', name, plan.shared)}"
             )
         expected = plan.shared[name]
-        dtype = _numpy_dtype(expected.dtype)
+        dtype = _find_dtype(expected.dtype)
         has_dtype = isinstance(value, np.ndarray | np.generic)
         if has_dtype and value.dtype != dtype and not is_widened(value.dtype, dtype):
             raise DTypeError(
@@ -385,7 +385,7 @@ def _check_shared(plan: RowPlan, values: Mapping[str, Any]) -> None:
             )
 
 
-def _numpy_dtype(name: str) -> np.dtype[Any]:
+def _find_dtype(name: str) -> np.dtype[Any]:
     dtype: np.dtype[Any] = np.dtype(tf.as_dtype(name).as_numpy_dtype)
     return dtype
 
@@ -435,7 +435,7 @@ def _cut_results(
     return results
 
 
-def _join(parts: Sequence[_Part], count: int) -> dict[str, Array]:
+def _join_parts(parts: Sequence[_Part], count: int) -> dict[str, Array]:
     """Joins the results of all batches, in the order of the rows."""
     results = {}
     for name, first in parts[0][1].items():

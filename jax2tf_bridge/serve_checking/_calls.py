@@ -254,7 +254,7 @@ def run_calls(
     )
 
 
-def list_differences(expected: CallResult, actual: CallResult) -> list[CallDifference]:
+def compare_results(expected: CallResult, actual: CallResult) -> list[CallDifference]:
     """Compares the arrays of a call that ran in both environments."""
     results = []
     for key in dict.fromkeys([*expected.arrays, *actual.arrays]):

@@ -18,8 +18,8 @@ from jax2tf_bridge.inspecting import describe_saved_model, format_releases, read
 from jax2tf_bridge.serve_checking._calls import (
     EnvironmentRun,
     SignatureCall,
+    compare_results,
     list_calls,
-    list_differences,
     run_calls,
 )
 from jax2tf_bridge.serve_checking._tensorflow_environments import (
@@ -255,7 +255,7 @@ def _describe_call(
     reference = here.results[number] if here is not None and here.error is None else None
     compared_arrays = []
     if result and reference and result.error is None and reference.error is None:
-        compared_arrays = list_differences(reference, result)
+        compared_arrays = compare_results(reference, result)
     return {
         "inputs": call.text,
         "kind": call.kind,

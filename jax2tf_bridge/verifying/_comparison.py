@@ -21,8 +21,8 @@ from jax2tf_bridge._utils import progress_bar
 from jax2tf_bridge.comparing import (
     DRAWS,
     PlausibleInputs,
-    batch_variable,
-    largest_finite,
+    find_batch_variable,
+    find_largest_finite,
 )
 from jax2tf_bridge.errors import BridgeError, ModuleError, ShapeError
 from jax2tf_bridge.loading import LoadedFunction, make_typed_key
@@ -85,18 +85,18 @@ class Sampler:
         )
         self._only = only or {}
 
-    def sizes(self, count: int) -> list[Sizes]:
+    def draw_sizes(self, count: int) -> list[Sizes]:
         """Returns distinct sizes, the smallest first; fewer than `count` if no more exist.
 
         Raises:
           ShapeError: none were found.
         """
         return [
-            self.with_sizes({}),
+            self.complete_sizes({}),
             *itertools.islice(self._iter_sizes(self._only), 1, count),
         ]
 
-    def with_sizes(self, fixed: Sizes) -> Sizes:
+    def complete_sizes(self, fixed: Sizes) -> Sizes:
         """Returns the smallest sizes that include the fixed ones.
 
         Raises:
@@ -114,7 +114,7 @@ class Sampler:
             )
         return smallest
 
-    def distinct_sizes(self) -> list[Sizes]:
+    def draw_distinct_sizes(self) -> list[Sizes]:
         """Returns small sizes, those with the most different numbers first."""
         among = {name: self._only.get(name, _DISTINCT_SIZES) for name in self.variables}
         drawn = list(itertools.islice(self._iter_sizes(among), len(_DISTINCT_SIZES)))
@@ -125,7 +125,7 @@ class Sampler:
             self.variables, self._scope, among=among, nonempty=self._shapes, seed=self._seed
         )
 
-    def array(self, aval: Aval, sizes: Sizes, *, seed: bool = False) -> Any:
+    def draw_array(self, aval: Aval, sizes: Sizes, *, seed: bool = False) -> Any:
         """Draws a random array: normal floats or small integers; for a key, its words or a seed."""
         shape = aval.shape if seed else aval.op_shape
         size = tuple(int(n or 0) for n in evaluate_shape(shape, sizes))
@@ -295,7 +295,7 @@ class ComparedPair:
                     value = self._to_runtime(value)
                     differences["output", name].add(value, results[name], sizes)
                 # The scale ignores infinite numbers.
-                scale = SMALL_GRADIENT * max(map(largest_finite, by_jax), default=0.0)
+                scale = SMALL_GRADIENT * max(map(find_largest_finite, by_jax), default=0.0)
                 for (label, i), jax_gradient, tf_gradient in zip(
                     sources.items(), by_jax, by_tensorflow, strict=True
                 ):
@@ -316,7 +316,7 @@ class ComparedPair:
         for name, aval in self._inputs.items():
             spec = self._specs.get(name)
             is_seed = spec is not None and aval.is_key and spec.shape.rank == len(aval.shape)
-            inputs[name] = self.sampler.array(aval, sizes, seed=is_seed)
+            inputs[name] = self.sampler.draw_array(aval, sizes, seed=is_seed)
             if name in self._masks:
                 inputs[name] = np.ones_like(inputs[name])
             elif name in plausible and not aval.is_key:
@@ -327,7 +327,7 @@ class ComparedPair:
         if not self._is_padded:
             return {}
         avals = {n: aval for n, aval in self._inputs.items() if n not in self._masks}
-        batch = batch_variable(avals)
+        batch = find_batch_variable(avals)
         sequences = tuple(v for v in self.sampler.variables if v != batch)
         self._draw_count += 1
         return PlausibleInputs(avals, sequences, batch, self._pad_values).draw(
@@ -347,7 +347,7 @@ class ComparedPair:
         beyond = [d for d in differences if d.what == "output" and not d.within]
         if not beyond:
             return None
-        drawn = self.sampler.distinct_sizes()
+        drawn = self.sampler.draw_distinct_sizes()
         worst = max(beyond, key=lambda d: d.relative).sizes
         for sizes in [*drawn[:_MAX_DRAWS], worst, worst]:
             location = self._locate_at(sizes, tolerance)
@@ -400,7 +400,7 @@ class ComparedPair:
 
         return trace_tensors(call, [tensors[name] for name in ordered])
 
-    def latency(self, size: int | None, sizes: Sizes, rounds: int) -> Latency:
+    def measure_latency(self, size: int | None, sizes: Sizes, rounds: int) -> Latency:
         """Times both functions, alternating; compilation is not measured."""
         inputs = self.draw(sizes)
         leaves = [
@@ -436,7 +436,7 @@ class ComparedPair:
 
     def _draw_cotangents(self, sizes: Sizes) -> dict[str, Any]:
         return {
-            name: self.sampler.array(Aval(aval.op_shape, "float32"), sizes)
+            name: self.sampler.draw_array(Aval(aval.op_shape, "float32"), sizes)
             for name, aval in self._outputs.items()
             if _is_real(aval) and name not in self._updated
         }

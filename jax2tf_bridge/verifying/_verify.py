@@ -144,7 +144,7 @@ def verify(
     pair = ComparedPair(
         folder, saved.params, loaded, entry, function, weight_names, seed, types, opened
     )
-    sizes = pair.sampler.sizes(samples)
+    sizes = pair.sampler.draw_sizes(samples)
     # Many gradients are zero at the smallest sizes, which come first.
     with_gradients = [*sizes[1:], sizes[0]][: gradients if entry.vjp_order else 0]
     try:
@@ -265,19 +265,19 @@ def _measure_latency(
     """Measures at sizes of the first open variable, or once if no size is open."""
     sampler = pair.sampler
     if not sampler.variables:
-        return None, [pair.latency(None, {}, rounds)]
+        return None, [pair.measure_latency(None, {}, rounds)]
     variable = sampler.variables[0]
     latencies = []
     measured = batch_sizes or LATENCY_SIZES
     with progress_bar("measuring", len(measured), "size") as advance:
         for size in measured:
             try:
-                sizes = sampler.with_sizes({variable: size})
+                sizes = sampler.complete_sizes({variable: size})
             except ShapeError:
                 if batch_sizes:
                     raise
             else:  # other powers of two are not allowed
-                latencies.append(pair.latency(size, sizes, rounds))
+                latencies.append(pair.measure_latency(size, sizes, rounds))
             advance(1)
     return variable, latencies
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jax2tf_bridge.cli._console import for_command_line
+from jax2tf_bridge.cli._console import format_for_command_line
 
 # Private: the message about sizes comes after coremltools was imported.
 from jax2tf_bridge.coreml._save import find_shapes
@@ -55,7 +55,9 @@ def test_a_package_is_refused(run: Run, cube: str, words: list[str], code: int, 
 def test_advice_about_sizes_can_be_pasted() -> None:
     with pytest.raises(SavingError) as caught:
         find_shapes({"x": ServedArray("float32", symbolic_shape("(b, 3)"))}, {})
-    message = for_command_line(get_message(caught.value), argparse.Namespace(command="coreml"))
+    message = format_for_command_line(
+        get_message(caught.value), argparse.Namespace(command="coreml")
+    )
     assert message == (
         "Core ML needs the size b of the input x: float32[b,3], or its range. Pass --sizes b=1, or "
         "--sizes b=1..8."

@@ -19,12 +19,12 @@ from jax2tf_bridge.saved_model import SIDECAR, read_saved_model
 from jax2tf_bridge.saving import read_instructions
 
 # Private: what a report says of measurements that no machine gives twice.
-from jax2tf_bridge.serve_checking.load._plot import plot_latencies
 from jax2tf_bridge.serve_checking.load._report import (
     LoadReport,
     MeasuredAnswers,
     MeasuredRuntime,
     make_report,
+    plot_percentiles,
 )
 from jax2tf_bridge.serve_checking.load._requests import LoadPlan, LoadRequest, plan_load
 from jax2tf_bridge.serve_checking.load._servers import BatchCount, ServerMetrics, parse_metrics
@@ -361,7 +361,7 @@ def test_failed_requests_are_counted_and_shown() -> None:
 
 
 def test_a_plot_shows_percentiles() -> None:
-    root = ET.fromstring(plot_latencies("a < b", "c & d", np.linspace(1, 90, 1000)))
+    root = ET.fromstring(plot_percentiles("a < b", "c & d", np.linspace(1, 90, 1000)))
     name = "{http://www.w3.org/2000/svg}"
     texts = [element.text for element in root.iter(f"{name}text")]
     assert texts[:2] == ["a < b", "c & d"]
@@ -373,7 +373,7 @@ def test_a_plot_shows_percentiles() -> None:
     places = [tuple(map(float, point.split(","))) for point in line.attrib["points"].split()]
     assert places == sorted(places, key=lambda place: (place[0], -place[1]))
     assert all(0 <= x <= 720 and 0 <= y <= 420 for x, y in places)
-    same = ET.fromstring(plot_latencies("one", "", np.array([2.0])))
+    same = ET.fromstring(plot_percentiles("one", "", np.array([2.0])))
     assert len([*same.iter(f"{name}polyline")]) == 1
 
 

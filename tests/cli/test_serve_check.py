@@ -26,7 +26,7 @@ from jax2tf_bridge.saved_model import WARM_UP
 # Private: the other release's script runs in this process, and gets results that no model gives.
 from jax2tf_bridge.serve_checking import _calls as _serve_check_runs
 from jax2tf_bridge.serve_checking import _script as _serve_check_script
-from jax2tf_bridge.serve_checking._calls import CallResult, list_calls, list_differences
+from jax2tf_bridge.serve_checking._calls import CallResult, compare_results, list_calls
 from jax2tf_bridge.serve_checking._serve_check import advise_retarget
 from jax2tf_bridge.serve_checking._tensorflow_environments import find_environment
 from tests.cli import models
@@ -238,7 +238,7 @@ def _floats(*values: float, dtype: str = "float32") -> CallResult:
 def test_differences_are_judged_by_dtype(
     expected: CallResult, found: CallResult, within: bool, problem: str
 ) -> None:
-    (told,) = list_differences(expected, found)
+    (told,) = compare_results(expected, found)
     assert told.within is within
     assert problem in told.problem
     assert bool(told.problem) is bool(problem)

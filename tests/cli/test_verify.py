@@ -20,7 +20,7 @@ from jax2tf_bridge import Padding, Signature, Target, save, verify
 
 # Private: tests measure one call at each size, and read the flags for XLA.
 from jax2tf_bridge.cli import _checks
-from jax2tf_bridge.cli._console import for_command_line
+from jax2tf_bridge.cli._console import format_for_command_line
 from jax2tf_bridge.errors import BridgeError, ShapeError, StructureError
 from jax2tf_bridge.inspecting import read_saved_model
 from jax2tf_bridge.portable import LEAF, TreeSpec
@@ -403,7 +403,7 @@ def test_objects_of_one_structure_and_other_static_data_are_not_guessed() -> Non
         "but differ in their static data. Pass the one that the function was saved with: "
     )
     assert str(refused.value) == f"{text}params_like=one"
-    in_command = for_command_line(refused.value.args[0], argparse.Namespace())
+    in_command = format_for_command_line(refused.value.args[0], argparse.Namespace())
     assert in_command == f"{text}--params-like {__name__}:one"
     found = KnownTypes(function, f"{__name__}:f", namespace["two"]).add_to(
         TreeSpec("tuple", children=(tree, LEAF))
@@ -464,12 +464,12 @@ def test_sizes_satisfy_the_constraints() -> None:
         polymorphic_constraints=["mod(b, 4) == 0", "n >= 3"],
     )(np.ones((4, 6), np.float32), np.ones(3, np.float32))
     sampler = Sampler(portable, 0)
-    found = sampler.sizes(6)
+    found = sampler.draw_sizes(6)
     assert len(found) == 6
     assert found[0] == {"b": 4, "n": 3}
     assert all(sizes["b"] % 4 == 0 and sizes["n"] >= 3 for sizes in found)
-    assert sampler.array(portable.in_avals[0], {"b": 4, "n": 3}).shape == (4, 6)
-    assert Sampler(portable, 0).sizes(6) == found
+    assert sampler.draw_array(portable.in_avals[0], {"b": 4, "n": 3}).shape == (4, 6)
+    assert Sampler(portable, 0).draw_sizes(6) == found
 
 
 def test_sizes_beside_large_ones_follow_from_the_constraints() -> None:
@@ -481,8 +481,13 @@ def test_sizes_beside_large_ones_follow_from_the_constraints() -> None:
         polymorphic_constraints=["n == 2*m", "3*k >= m"],
     )(*(np.ones(shape, np.float32) for shape in [(4, 6), (3,), (3,)]))
     only = Sampler(portable, 0, {"n": [1024, 4096]})
-    assert only.with_sizes({}) == {"b": 1, "n": 1024, "m": 512, "k": 171}
+    assert only.complete_sizes({}) == {"b": 1, "n": 1024, "m": 512, "k": 171}
     assert {sizes["n"] for sizes in only.sizes(20)} == {1024, 4096}
-    assert Sampler(portable, 0).with_sizes({"m": 700}) == {"b": 1, "n": 1400, "m": 700, "k": 234}
+    assert Sampler(portable, 0).complete_sizes({"m": 700}) == {
+        "b": 1,
+        "n": 1400,
+        "m": 700,
+        "k": 234,
+    }
     with pytest.raises(ShapeError, match=r"no sizes of .* with n = 7 were found"):
-        Sampler(portable, 0).with_sizes({"n": 7})
+        Sampler(portable, 0).complete_sizes({"n": 7})

@@ -11,8 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from jax2tf_bridge._utils import in_units
-from jax2tf_bridge.serve_checking.load._plot import plot_latencies
+from jax2tf_bridge._utils import PlotLine, in_units, plot_latency
 from jax2tf_bridge.serve_checking.load._requests import LoadPlan
 from jax2tf_bridge.serve_checking.load._servers import BatchCount, ServerMetrics
 
@@ -22,6 +21,10 @@ _MAX_BUCKETS = 8
 """Maximum number of suggested buckets of a variable without buckets."""
 _MAX_ERRORS = 5
 """Maximum number of different errors that the text shows."""
+_PLOTTED_PERCENTILES = (0.0, 50.0, 90.0, 99.0, 99.9, 99.99, 99.999)
+_MARKED_PERCENTILES = (50.0, 90.0, 99.0)
+_MAX_POINTS = 400
+"""Maximum number of points of a plot."""
 _MIN_GAIN = 0.02
 """Minimum part of the computed elements that other buckets must save to be suggested."""
 
@@ -172,7 +175,7 @@ class LoadReport:
     def plot(self) -> str:
         """Draws the latency over the percentiles of the requests; returns the text of an SVG."""
         place = f"{self.runtime}, {self.protocol}" if self.protocol else self.runtime
-        return plot_latencies(
+        return plot_percentiles(
             f"Latency of {self.signature}, {_format_callers(self.callers)}",
             f"{self.requests:,} answered requests, {place}",
             self.latencies_ms,
@@ -228,6 +231,48 @@ def make_report(
         suggested_padding=suggested_padding,
         latencies_ms=np.sort(milliseconds),
     )
+
+
+def plot_percentiles(title: str, subtitle: str, milliseconds: _Numbers) -> str:
+    """Plots latencies over percentiles, of which each step leaves a tenth of the requests.
+
+    Args:
+      title: the line above the plot.
+      subtitle: the smaller line below the title.
+      milliseconds: the latencies, increasing.
+
+    Returns:
+      The text of an SVG.
+    """
+    count = len(milliseconds)
+    # The last request is at the percentile that leaves one request.
+    last = max(1.0, min(math.log10(max(1, count)), _place_percentile(_PLOTTED_PERCENTILES[-1])))
+
+    def latency_at(place: float) -> float:
+        index = math.ceil((1 - 10**-place) * count - 1e-6) - 1
+        return float(milliseconds[min(max(index, 0), count - 1)])
+
+    lines = []
+    if count:
+        points = [(place, latency_at(place)) for place in np.linspace(0, last, _MAX_POINTS)]
+        # The slowest request is where the axis ends.
+        points[-1] = (last, float(milliseconds[-1]))
+        marked = [p for p in map(_place_percentile, _MARKED_PERCENTILES) if p <= last]
+        marks = [(p, latency_at(p), f"{latency_at(p):.3g} ms") for p in marked]
+        lines.append(PlotLine(points, marks=marks))
+    ticks = [(_place_percentile(p), f"{p:g} %") for p in _PLOTTED_PERCENTILES]
+    return plot_latency(
+        title,
+        lines,
+        [(place, label) for place, label in ticks if place <= last + 1e-6],
+        across="percentage of requests that were answered at least as fast",
+        up="latency in milliseconds",
+        subtitle=subtitle,
+    )
+
+
+def _place_percentile(percentile: float) -> float:
+    return -math.log10(1 - percentile / 100)
 
 
 def _find_percentiles(numbers: _Numbers, *percentiles: float) -> list[float]:

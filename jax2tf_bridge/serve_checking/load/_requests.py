@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jax2tf_bridge._utils import array_type_text, did_you_mean
-from jax2tf_bridge.comparing import PlausibleInputs, batch_variable
+from jax2tf_bridge.comparing import PlausibleInputs, find_batch_variable
 from jax2tf_bridge.errors import Argument, BridgeError, Message, ShapeError
 from jax2tf_bridge.portable import Aval, PortableFunction, variables_in
 from jax2tf_bridge.saved_model import (
@@ -140,7 +140,7 @@ def plan_load(
             drawn = _draw_requests(avals, known, portable, sizes, examples, seed)
             own = drawn[0].sizes
             buckets = {v: each for v, each in (known.buckets or {}).items() if v in own}
-            return LoadPlan(entry.name, drawn, buckets, batch_variable(avals))
+            return LoadPlan(entry.name, drawn, buckets, find_batch_variable(avals))
         batch = _find_batch(known, portable)
         types = [port.type.shape for port in entry.inputs]
         if sizes and batch is not None and any(t and t[0] is None for t in types):
@@ -204,7 +204,7 @@ def _draw_requests(
     seed: int,
 ) -> tuple[LoadRequest, ...]:
     constraints = (*portable.constraints, *portable.requirements)
-    buckets, batch = known.buckets or {}, batch_variable(avals)
+    buckets, batch = known.buckets or {}, find_batch_variable(avals)
     choices = choose_sizes(avals, constraints, buckets, sizes, seed)
     sequences = tuple(variable for variable in buckets if variable != batch)
     plausible = [
@@ -264,7 +264,7 @@ def choose_sizes(
         if variable in names:
             lists.setdefault(variable, list(range(1, sizes[-1] + 1)))
     if not lists:
-        lists[batch_variable(avals) or names[0]] = list(range(1, _DEFAULT_MAX_SIZE + 1))
+        lists[find_batch_variable(avals) or names[0]] = list(range(1, _DEFAULT_MAX_SIZE + 1))
     scope = SymbolicScope(constraints, check=False)
     free = [name for name in names if name not in lists]
 
@@ -343,7 +343,7 @@ def _count_bytes(avals: Mapping[str, Aval], sizes: Mapping[str, int]) -> int:
 def _find_batch(known: SignatureEntry, portable: PortableFunction) -> str | None:
     """Returns the batch variable of a function whose inputs a preprocess computes."""
     first = portable.first_argument.leaf_count if known.takes_params else 0
-    return batch_variable({port.path: port.aval for port in portable.inputs[first:]})
+    return find_batch_variable({port.path: port.aval for port in portable.inputs[first:]})
 
 
 def _repeat_rows(
