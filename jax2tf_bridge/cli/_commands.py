@@ -329,8 +329,8 @@ def read_source(options: argparse.Namespace) -> AnyPath | dict[str, PortableFunc
         if getattr(options, name, None):
             part = "weights" if name == "params" else "signatures"
             raise UsageError(
-                f"{get_option_name(name)}: {folder} is a SavedModel, which has its own {part}. Remove "
-                "the option"
+                f"{get_option_name(name)}: {folder} is a SavedModel, which has its own {part}. "
+                "Remove the option"
             )
     return folder
 

@@ -198,7 +198,8 @@ def _render_summary(page: Page) -> Iterator[str]:
     if rows:
         yield "<h2>Summary</h2>\n<table><tbody>\n"
         for title, text in rows:
-            yield f'<tr><th scope="row">{escape_text(title)}</th><td>{escape_text(text)}</td></tr>\n'
+            yield f'<tr><th scope="row">{escape_text(title)}</th>'
+            yield f"<td>{escape_text(text)}</td></tr>\n"
         yield "</tbody></table>\n"
 
 
@@ -240,7 +241,8 @@ def _render_requests(page: Page) -> Iterator[str]:
 
 
 def _render_fold(fold: Fold) -> Iterator[str]:
-    yield f"<details{' open' if fold.is_open else ''}><summary>{escape_text(fold.title)}</summary>\n"
+    yield f"<details{' open' if fold.is_open else ''}>"
+    yield f"<summary>{escape_text(fold.title)}</summary>\n"
     yield from (f"<p>{escape_text(paragraph)}</p>\n" for paragraph in fold.paragraphs)
     yield fold.chart
     if fold.stablehlo:

@@ -31,10 +31,9 @@ from jax2tf_bridge.saved_model import SignatureEntry
 from jax2tf_bridge.storage import AnyPath, on_disk
 from jax2tf_bridge.to_tensorflow import call_operations
 from jax2tf_bridge.verifying._containers import KnownTypes, list_unknown_types
-from jax2tf_bridge.verifying._function_trace import trace_function
 from jax2tf_bridge.verifying._locating import Location, Trace, locate
 from jax2tf_bridge.verifying._runtimes import RuntimeModel
-from jax2tf_bridge.verifying._tensorflow_trace import CALL_MODULE, trace_tensors
+from jax2tf_bridge.verifying._traces import CALL_MODULE, trace_function, trace_tensors
 from jax2tf_bridge.verifying._verification import (
     SMALL_GRADIENT,
     Difference,
