@@ -334,10 +334,10 @@ def _verify(options: argparse.Namespace, console: Console) -> None:
         title = f"{options.directory.absolute().name}: latency of {report.signature}"
         variable = report.latency_over or "size"
         options.plot.write_text(_plot_over_sizes(title, variable, report.latencies))
-    _show(report, options)
+    _show_report(report, options)
 
 
-def _show(report: Any, options: argparse.Namespace) -> None:
+def _show_report(report: Any, options: argparse.Namespace) -> None:
     """Prints the report of a check, and raises if the check found a problem."""
     if options.json:
         print_json(report.as_json())
@@ -396,7 +396,6 @@ def _import_params_like(options: argparse.Namespace) -> Any:
 
 
 def _plot_over_sizes(title: str, variable: str, points: Sequence[Latency]) -> str:
-    """Plots the latency over a size, on logarithmic axes; returns the text of an SVG."""
     places = [math.log2(point.size or 1) for point in points]
     lines = []
     for name, times in (
@@ -418,7 +417,7 @@ def _serve_check(options: argparse.Namespace, console: Console) -> None:
         verb = "is" if len(needless) == 1 else "are"
         raise UsageError(f"{', '.join(needless)} {verb} for a load test: add --load")
     outcome = run_serve_check(options.directory, options.tensorflow, options.python, console.step)
-    _show(outcome, options)
+    _show_report(outcome, options)
 
 
 def _measure_load(options: argparse.Namespace, console: Console) -> None:
@@ -446,7 +445,7 @@ def _measure_load(options: argparse.Namespace, console: Console) -> None:
     report = run_measure_load(options.directory, load_options, console.step)
     if options.plot is not None:
         options.plot.write_text(report.plot())
-    _show(report, options)
+    _show_report(report, options)
 
 
 @contextlib.contextmanager

@@ -142,9 +142,9 @@ def report_output(options: argparse.Namespace, output: AnyPath, lines: Iterable[
         print(printable(line))
 
 
-def add_target(parser: argparse.ArgumentParser, release: str) -> None:
-    """Adds --tensorflow, with the help `release`, and --no-xla."""
-    parser.add_argument("--tensorflow", metavar="RELEASE", help=release)
+def add_target(parser: argparse.ArgumentParser, text: str) -> None:
+    """Adds --tensorflow, with the help `text`, and --no-xla."""
+    parser.add_argument("--tensorflow", metavar="RELEASE", help=text)
     add_no_xla(parser)
 
 
@@ -229,13 +229,7 @@ def read_target(options: argparse.Namespace) -> Target | None:
 
 
 def _make_integer_type(smallest: int) -> Callable[[str], int]:
-    """Returns the type of an option that is a whole number.
-
-    >>> _make_integer_type(1)("3")
-    3
-    """
-
-    def number(text: str) -> int:
+    def read(text: str) -> int:
         number = int(text)
         if number < smallest:
             raise argparse.ArgumentTypeError(
@@ -243,11 +237,11 @@ def _make_integer_type(smallest: int) -> Callable[[str], int]:
             )
         return number
 
-    return number
+    return read
 
 
 NOT_NEGATIVE, POSITIVE = _make_integer_type(0), _make_integer_type(1)
-
+"""Types of options that are whole numbers."""
 
 READABLE_PATHS = "a file that export or jax.export wrote, or the folder of a SavedModel"
 NAMED_PATH = "[NAME=]PATH"
@@ -281,7 +275,11 @@ def read_exported_path(text: str) -> AnyPath:
 
 
 def read_named_path(text: str) -> NamedPath:
-    """Reads [NAME=]PATH; raises as `read_exported_path`."""
+    """Reads [NAME=]PATH.
+
+    Raises:
+      argparse.ArgumentTypeError: as for `read_exported_path`.
+    """
     name, equals, path = text.partition("=")
     if equals and name.isidentifier() and not Path(text).exists():
         return name, read_exported_path(path)
@@ -337,7 +335,7 @@ def read_source(options: argparse.Namespace) -> AnyPath | dict[str, PortableFunc
 
 @contextlib.contextmanager
 def search_current_folder_first() -> Iterator[None]:
-    """Makes imports in a `with` block search the current folder first."""
+    """Lets imports in a `with` block search the current folder first."""
     folder = str(Path.cwd())
     sys.path.insert(0, folder)
     try:
@@ -437,14 +435,14 @@ def _read_json(file: AnyPath) -> Example:
 
 
 READING_ERRORS = (ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error)
-"""Errors of reading values from a damaged file."""
+"""Errors that reading values from a damaged file raises."""
 
 
 def read_npz(file: AnyPath) -> dict[str, np.ndarray]:
     """Reads arrays by name.
 
     Raises:
-      ValueError, or others of READING_ERRORS: it is no such file, or is damaged.
+      ValueError, or another of READING_ERRORS: the file is damaged, or has another format.
     """
     with file.open("rb") as stream:
         arrays = np.load(stream, allow_pickle=False)

@@ -99,7 +99,10 @@ def _run(options: argparse.Namespace, console: Console) -> None:
 
     parser, commands = make_parsers()
     lines = [_describe(parser.list_actions(), "", "")]
-    lines += [_describe(each.parser.list_actions(), each.name, each.summary) for each in commands]
+    lines += [
+        _describe(command_parser.list_actions(), command.name, command.summary)
+        for command, command_parser in commands.items()
+    ]
     print("\n".join(_SCRIPTS[shell](lines)))
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from jax2tf_bridge._utils import did_you_mean, in_units, printable, some
+from jax2tf_bridge._utils import in_units, printable, some, unknown_name_text
 from jax2tf_bridge.cli._commands import (
     NOT_NEGATIVE,
     READABLE_PATHS,
@@ -79,6 +79,7 @@ examples:
   jax2tf-bridge inspect weights.msgpack"""
 
 _MAX_BARS = 12
+"""Maximum number of bars of a chart."""
 _MAX_FILE_BARS = 20
 """Maximum number of bars on the page of a LiteRT model or a weights file."""
 _WRITTEN_WITH = "its file was written with vjp_order="
@@ -202,8 +203,8 @@ def _read_requests(path: AnyPath, signature: str | None) -> Mapping[str, Example
     if signature is None:
         return requests
     if signature not in requests:
-        near = did_you_mean(signature, requests) or f"; it has {some([*requests])}"
-        raise UsageError(f"--signature: {path} has no signature {signature}{near}")
+        text = unknown_name_text("signature", signature, requests)
+        raise UsageError(f"--signature: {path} has {text}")
     return {signature: requests[signature]}
 
 
@@ -243,10 +244,7 @@ class _ModuleTexts:
 
 
 def _print_modules(modules: Sequence[bytes | memoryview | None]) -> _ModuleTexts:
-    """Prints modules as text, where JAX is installed; None stands for modules that need no text.
-
-    A separate process and a time limit are used because MLIR may hang or crash on damaged bytes.
-    """
+    """Prints modules as text, where JAX is installed; None stands for modules that need no text."""
     if not modules:
         return _ModuleTexts(())
     if importlib.util.find_spec("jax") is None:
@@ -255,18 +253,19 @@ def _print_modules(modules: Sequence[bytes | memoryview | None]) -> _ModuleTexts
             "Only JAX can print the modules as text, and it is not installed here. Install it: "
             "pip install 'jax2tf-bridge[jax]', and run inspect --html again.",
         )
-    with tempfile.TemporaryDirectory(prefix="jax2tf-bridge-") as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory(prefix="jax2tf-bridge-") as name:
+        folder = Path(name)
         for i, module in enumerate(modules[:_MAX_MODULE_TEXTS]):
             if module is not None:
                 (folder / f"{i}.module").write_bytes(module)
-        problem = _run_program(folder)
+        # MLIR may hang or crash on damaged bytes, so a process with a time limit prints them.
+        problem = _write_texts(folder)
         files = [folder / f"{i}.text" for i in range(len(modules))]
         texts = [file.read_text(encoding="utf-8") if file.exists() else None for file in files]
     return _ModuleTexts(texts, "" if any(texts) else problem)
 
 
-def _run_program(folder: Path) -> str:
+def _write_texts(folder: Path) -> str:
     """Writes the texts; returns the reason to show if JAX printed none."""
     paths = os.pathsep.join(filter(None, sys.path))
     try:
@@ -489,35 +488,37 @@ def _make_fold(
 
 
 def _list_file_findings(facts: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    parts = []
+    findings = []
     path = facts["file"]["path"]
     for module in facts["modules"]:
         title = _format_order(module["order"])
         calls = [c["name"] for c in module["custom_calls"] if not c["handled"]]
         retarget = f"jax2tf-bridge retarget {path} --tensorflow RELEASE writes it "
         if module["unreadable"]:
-            parts.append(("error", f"{title} cannot be read: {module['unreadable']}", ""))
+            findings.append(("error", f"{title} cannot be read: {module['unreadable']}", ""))
         elif calls:
             text = f"{title} runs on no TensorFlow: {no_handler_text(calls)}."
-            parts.append(("error", text, f"{retarget}without them, if plain StableHLO suffices."))
+            findings.append(
+                ("error", text, f"{retarget}without them, if plain StableHLO suffices.")
+            )
         elif not module["tensorflow"]:
             text = f"{title} is too new for every known TensorFlow."
-            parts.append(("error", text, f"{retarget}in an older version of StableHLO."))
+            findings.append(("error", text, f"{retarget}in an older version of StableHLO."))
     for dropped in facts["dropped_platforms"]:
-        parts.append(("note", f"Not for {dropped['platform']}: {dropped['reason']}", ""))
+        findings.append(("note", f"Not for {dropped['platform']}: {dropped['reason']}", ""))
     effects = [*facts["effects"]["ordered"], *facts["effects"]["unordered"]]
     if effects:
-        parts.append(
+        findings.append(
             ("warning", f"It has the effects {some(effects)}, which only JAX supports.", "")
         )
     if facts["devices"] > 1:
-        parts.append(("warning", f"It is spread over {facts['devices']} devices.", ""))
+        findings.append(("warning", f"It is spread over {facts['devices']} devices.", ""))
     orders, then = facts["gradient"]["orders"], facts["gradient"]["then"]
     # Users know already how many orders they asked for.
     if then and not (orders and _WRITTEN_WITH in then):
         text = f"{format_gradients(orders).capitalize()}: {then}"
-        parts.append(("note", text, ""))
-    return sorted(parts, key=lambda finding: ("error", "warning", "note").index(finding[0]))
+        findings.append(("note", text, ""))
+    return sorted(findings, key=lambda finding: ("error", "warning", "note").index(finding[0]))
 
 
 def _make_array_table(title: str, arrays: Sequence[Mapping[str, Any]]) -> PageTable:

@@ -97,8 +97,8 @@ def _add_publish_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_common_options(parser: argparse.ArgumentParser) -> None:
     add_params(parser)
-    trained = parser.add_mutually_exclusive_group()
-    trained.add_argument(
+    training = parser.add_mutually_exclusive_group()
+    training.add_argument(
         "--trainable",
         action="extend",
         default=[],
@@ -107,7 +107,7 @@ def _add_common_options(parser: argparse.ArgumentParser) -> None:
         help="prefixes of the names of the trainable weights, such as params for "
         "params/dense/kernel; by default all floating-point weights are trainable",
     )
-    trained.add_argument(
+    training.add_argument(
         "--no-trainable", action="store_true", help="leave all weights out of training"
     )
     parser.add_argument(
@@ -416,20 +416,22 @@ def _make_signature(
         Target.converters() if options.for_converters else Target.widest(xla=not options.no_xla)
     )
     examples = [example] if isinstance(example, Mapping) else example
-    kept = [_drop(each, other_inputs) for each in examples]
+    own_examples = [_drop_names(each, other_inputs) for each in examples]
     return Signature(
         apply_target(function, target),
         updates_params=updates_params,
         padding=Padding(
             mask=[name for name in options.mask if name not in other_inputs],
-            pad_values=_drop(dict(options.pad_values), other_inputs),
+            pad_values=_drop_names(dict(options.pad_values), other_inputs),
             unchecked_padding=[n for n in options.unchecked_padding if n not in other_variables],
         ),
-        example=kept[0] if isinstance(example, Mapping) else [each for each in kept if each],
+        example=own_examples[0]
+        if isinstance(example, Mapping)
+        else [each for each in own_examples if each],
     )
 
 
-def _drop(values: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+def _drop_names(values: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in names}
 
 

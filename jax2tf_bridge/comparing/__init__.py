@@ -14,4 +14,4 @@ from jax2tf_bridge.comparing._plausible_inputs import DRAWS as DRAWS
 from jax2tf_bridge.comparing._plausible_inputs import FULL_DRAWS as FULL_DRAWS
 from jax2tf_bridge.comparing._plausible_inputs import Draw as Draw
 from jax2tf_bridge.comparing._plausible_inputs import PlausibleInputs as PlausibleInputs
-from jax2tf_bridge.comparing._plausible_inputs import find_batch_variable as find_batch_variable
+from jax2tf_bridge.comparing._plausible_inputs import infer_batch_variable as infer_batch_variable

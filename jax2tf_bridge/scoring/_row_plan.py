@@ -81,7 +81,7 @@ class RowPlan:
         """
         values = self._solve(shapes)
         for value, shape in zip(self.inputs, shapes, strict=True):
-            if not _fits(value.shape, shape, values):
+            if not fits_shape(value.shape, shape, values):
                 raise ShapeError(self._describe_misfit(value, shape, values))
         bucketed = values.keys() & self.buckets.keys()
         targets = {v: _find_bucket(self.buckets[v], values[v]) for v in bucketed}
@@ -207,7 +207,8 @@ def _find_bucket(buckets: Sizes, size: int) -> int:
     return next((bucket for bucket in buckets if bucket >= size), size)
 
 
-def _fits(expected: RowShape, shape: Sizes, values: Mapping[str, int]) -> bool:
+def fits_shape(expected: RowShape, shape: Sizes, values: Mapping[str, int]) -> bool:
+    """Returns whether an array may have a shape, where `values` has the sizes of some variables."""
     if expected is None:
         return True
     if len(expected) != len(shape):

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge._utils import as_integer, did_you_mean, some, unknown_name_text
-from jax2tf_bridge.errors import BridgeError, DTypeError, ShapeError, StructureError
+from jax2tf_bridge.errors import BridgeError, ShapeError, StructureError
 from jax2tf_bridge.saved_model import (
     GRAPH_FILE,
     EntryPoint,
@@ -22,8 +22,8 @@ from jax2tf_bridge.saved_model import (
     read_sidecar,
 )
 from jax2tf_bridge.saving.serving import read_signature
-from jax2tf_bridge.scoring._columns import Array, Column, DescribeRow, is_widened, read_column
-from jax2tf_bridge.scoring._row_plan import RowPlan, RowSizes, Sizes, make_plan
+from jax2tf_bridge.scoring._columns import Array, Column, DescribeRow, read_cell, read_column
+from jax2tf_bridge.scoring._row_plan import RowPlan, RowSizes, Sizes, fits_shape, make_plan
 from jax2tf_bridge.storage import as_path
 
 _DEFAULT_BATCH_SIZE = 256
@@ -70,7 +70,9 @@ class RowScorer:
       FileNotFoundError: there is no such folder.
       FileFormatError: it is not a SavedModel, or it is damaged.
       BridgeError: it has no such signature.
-      ShapeError: the signature takes no rows, or its rows may influence each other.
+      ShapeError: the signature takes no rows, or its rows may influence each other; or a value in
+        `shared_inputs` has another shape.
+      DTypeError: a value in `shared_inputs` has another dtype.
       StructureError: `shared_inputs` has another name, or lacks one.
 
     >>> import jax.numpy as jnp, tempfile
@@ -102,7 +104,7 @@ class RowScorer:
             raise ValueError(f"batch_size must be an integer of 1 or more, got {batch_size!r}.")
         self.batch_size = batch_size
         plan, entry = _read_plan(self.path, signature)
-        _check_shared(plan, self.shared_inputs)
+        _read_shared(plan, self.shared_inputs)
         missing = plan.shared.keys() - self.shared_inputs.keys() - _read_defaults(entry).keys()
         if missing:
             names = ", ".join(f"{name}: {plan.shared[name]}" for name in sorted(missing))
@@ -184,7 +186,7 @@ class RowScorer:
           the results of rows have different shapes, it is an array of arrays (dtype object).
 
         Raises:
-          StructureError: an input has no column, or columns differ in their number of rows.
+          StructureError: an input has no column of rows, or columns differ in their number.
           DTypeError: a value has another dtype.
           ShapeError: a value has another shape, or sizes of a row contradict each other.
         """
@@ -200,7 +202,15 @@ class RowScorer:
                     f"{some([str(c) for c in present], 8) or 'none'}"
                     f"{did_you_mean(name, map(str, present)) or '.'} Add the column, or rename one."
                 )
-        counts = {name: len(columns[name]) for name in names}
+        counts = {}
+        for name in names:
+            try:
+                counts[name] = len(columns[name])
+            except TypeError as e:  # a number, or an array without dimensions
+                raise StructureError(
+                    f"The column {name} has no rows: expected an array, a list or a Series with a "
+                    f"value for each row, got {columns[name]!r}."
+                ) from e
         if len(set(counts.values())) > 1:
             lengths = ", ".join(f"{name} {count}" for name, count in counts.items())
             raise StructureError(
@@ -260,12 +270,10 @@ class RowScorer:
             )
             for each, value in zip(model.plan.inputs, values, strict=True)
         ]
-        shared = {**model.defaults, **self.shared_inputs, **(shared_inputs or {})}
-        if shared_inputs:
-            _check_shared(model.plan, shared_inputs)
+        shared = _read_shared(model.plan, {**self.shared_inputs, **(shared_inputs or {})})
         constants = {
             name: tf.constant(value, tf.as_dtype(model.plan.shared[name].dtype))
-            for name, value in shared.items()
+            for name, value in {**model.defaults, **shared}.items()
         }
         step = self.batch_size or (model.plan.batch_buckets or (_DEFAULT_BATCH_SIZE,))[-1]
         parts: list[_Part] = []
@@ -368,21 +376,23 @@ def _read_defaults(entry: EntryPoint) -> dict[str, Array]:
     }
 
 
-def _check_shared(plan: RowPlan, values: Mapping[str, Any]) -> None:
+def _read_shared(plan: RowPlan, values: Mapping[str, Any]) -> dict[str, Array]:
+    arrays = {}
     for name, value in values.items():
         if name not in plan.shared:
             raise StructureError(
                 f"shared_inputs has {name!r}, but {plan.signature} has "
                 f"{unknown_name_text('shared input', name, plan.shared)}"
             )
-        expected = plan.shared[name]
-        dtype = _find_dtype(expected.dtype)
-        has_dtype = isinstance(value, np.ndarray | np.generic)
-        if has_dtype and value.dtype != dtype and not is_widened(value.dtype, dtype):
-            raise DTypeError(
-                f"shared_inputs[{name!r}]: expected {expected.dtype}, got {value.dtype}. "
-                "Convert it first."
+        expected, place = plan.shared[name], f"shared_inputs[{name!r}]"
+        array = read_cell(name, value, _find_dtype(expected.dtype), lambda place=place: place)
+        if not fits_shape(expected.shape, array.shape, {}):
+            raise ShapeError(
+                f"{place}: expected {expected}, got the shape {array.shape}. Pass an array of "
+                "this shape."
             )
+        arrays[name] = array
+    return arrays
 
 
 def _find_dtype(name: str) -> np.dtype[Any]:
@@ -399,7 +409,7 @@ def _group_rows(
 
     def find_sizes(row: int) -> RowSizes:
         try:
-            return model.find_sizes(tuple(column.shape(row) for column in columns))
+            return model.find_sizes(tuple(column.get_shape(row) for column in columns))
         except ShapeError as e:
             raise ShapeError(f"{describe_row(row)}, {e}") from None
 
@@ -421,7 +431,6 @@ def _as_slice(rows: Sequence[int]) -> Sequence[int] | slice:
 def _cut_results(
     arrays: Mapping[str, Array], sizes: Sequence[RowSizes]
 ) -> dict[str, Array | list[Array]]:
-    """Cuts the padding off the results of each row."""
     results: dict[str, Array | list[Array]] = {}
     for name, array in arrays.items():
         shapes = [each.outputs.get(name, array.shape[1:]) for each in sizes]
@@ -436,7 +445,6 @@ def _cut_results(
 
 
 def _join_parts(parts: Sequence[_Part], count: int) -> dict[str, Array]:
-    """Joins the results of all batches, in the order of the rows."""
     results = {}
     for name, first in parts[0][1].items():
         shapes = {np.shape(row) for _, part in parts for row in part[name]}  # texts have ()

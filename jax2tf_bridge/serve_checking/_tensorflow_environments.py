@@ -132,7 +132,9 @@ def find_environment(release: str, step: ShowStep) -> Environment:
                 base, distribution, version = _choose_python(installer, release)
             folder = cache / _format_name(release, version)
             with step(f"installing TensorFlow {release} in {folder}"):
-                _make(folder, installer, base, _format_requirement(distribution, release))
+                _make_environment(
+                    folder, installer, base, _format_requirement(distribution, release)
+                )
     except InstallerError as e:
         raise BridgeError(f"TensorFlow {release} cannot be installed: {e}") from e
     environment = _query(_get_python(folder))
@@ -205,13 +207,12 @@ def _iterate_candidates(installer: Installer) -> Iterator[int]:
     yield from absent
 
 
-def _make(folder: Path, installer: Installer, base: str, requirement: str) -> None:
-    """Makes an environment atomically."""
+def _make_environment(folder: Path, installer: Installer, base: str, requirement: str) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(
         prefix=f".{folder.name}-", dir=folder.parent, ignore_cleanup_errors=True
     ) as temporary:
-        staged = Path(temporary, "made")
+        staged = Path(temporary, "new")
         installer.make(base, staged)
         installer.install(_get_python(staged), requirement)
         if _query(_get_python(folder)) is not None:

@@ -241,10 +241,9 @@ def _dump(value: Any) -> str:
     return text if text.isprintable() else json.dumps(value)
 
 
-def _write_value(value: Any) -> str:
-    """Writes a value, or nested lists of values, in Python."""
+def _write_python(value: Any) -> str:
     if isinstance(value, list):
-        return f"[{', '.join(map(_write_value, value))}]"
+        return f"[{', '.join(map(_write_python, value))}]"
     if isinstance(value, bytes) and (text := _decode(value)) is not None:
         return _dump(text)
     if isinstance(value, str):
@@ -255,21 +254,21 @@ def _write_value(value: Any) -> str:
 
 
 def _write_lists(array: ExampleInput, convert: Callable[[Scalar], Any]) -> str:
-    """Writes an array as nested lists in Python."""
     if not array.is_long:
-        return _write_value(array.as_lists(convert))
-    text = _write_value(convert(array.values[0]))
+        return _write_python(array.as_lists(convert))
+    text = _write_python(convert(array.values[0]))
     for size in reversed(array.shape):
         text = f"[{text}] * {size}"
     return text
 
 
 def _write_tensor(array: ExampleInput) -> str:
-    """Writes an array as a TensorProto in Python."""
     if len(array.values) == 1 and array.size:
         shape = f", {array.shape}" if array.shape else ""
-        return f"tf.make_tensor_proto({_write_value(array.values[0])}, {_dump(array.dtype)}{shape})"
-    values = _write_value(array.as_lists(lambda value: value) if array.size else [])
+        return (
+            f"tf.make_tensor_proto({_write_python(array.values[0])}, {_dump(array.dtype)}{shape})"
+        )
+    values = _write_python(array.as_lists(lambda value: value) if array.size else [])
     shape = "" if array.size else f", {array.shape}"
     return f"tf.make_tensor_proto({values}, {_dump(array.dtype)}{shape})"
 
@@ -341,31 +340,31 @@ def _choose_shapes(
 
 
 def _choose_input(
-    name: str, kind: SignatureInput, shape: tuple[int, ...], example: Any | None
+    name: str, signature_input: SignatureInput, shape: tuple[int, ...], example: Any | None
 ) -> ExampleInput:
-    is_optional = kind.default is not None
-    if example is not None and not (is_optional and is_zero(example)):
-        return ExampleInput.of_array(kind.dtype, example, is_optional=is_optional)
-    if kind.default is not None:
-        return ExampleInput.of_array(kind.dtype, kind.default, is_optional=True)
-    return ExampleInput(kind.dtype, shape, (_choose_value(name, kind),))
+    dtype, default = signature_input.dtype, signature_input.default
+    if example is not None and not (default is not None and is_zero(example)):
+        return ExampleInput.of_array(dtype, example, is_optional=default is not None)
+    if default is not None:
+        return ExampleInput.of_array(dtype, default, is_optional=True)
+    return ExampleInput(dtype, shape, (_choose_value(name, dtype, signature_input.pad_value),))
 
 
-def _choose_value(name: str, kind: SignatureInput) -> Scalar:
-    """Chooses a number that is not padding: 1 also is an id, a length, and real in a mask."""
-    what = kind_of(kind.dtype)
-    if what is None:
+def _choose_value(name: str, dtype: str, pad_value: complex) -> Scalar:
+    # 1 is no padding, and may be an id, a length, or the real value of a mask.
+    kind = kind_of(dtype)
+    if kind is None:
         return _TEXT
-    if what == "complex":
+    if kind == "complex":
         return 1 + 0j
     number = 1
-    if kind.pad_value and (what == "bool" or "mask" in name.lower()):
+    if pad_value and (kind == "bool" or "mask" in name.lower()):
         number = 0
-    elif kind.pad_value == 1:
+    elif pad_value == 1:
         number = 2
-    if what == "bool":
+    if kind == "bool":
         return bool(number)
-    return number if is_integer(kind.dtype) else float(number)
+    return number if is_integer(dtype) else float(number)
 
 
 def has_values(request: Arrays) -> bool:

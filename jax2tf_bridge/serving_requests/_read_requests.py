@@ -115,17 +115,17 @@ def _read_examples(folder: AnyPath, signatures: Collection[str]) -> dict[str, Ar
 
 def _read_array(tensor: ProtoMessage) -> np.ndarray[Any, Any] | None:
     """Reads an array; None if it is large, or if NumPy lacks the dtype here."""
-    kind = read_tensor_spec(tensor)
-    shape = tuple(size or 0 for size in kind.shape or ())
+    spec = read_tensor_spec(tensor)
+    shape = tuple(size or 0 for size in spec.shape or ())
     size = math.prod(shape)
     if size > _MAX_ELEMENTS:
         return None
-    if kind.dtype == "string":
+    if spec.dtype == "string":
         texts = read_strings(tensor) or (b"",)
         array = np.full(size, texts[-1], object)
         array[: len(texts)] = texts[:size]
         return array.reshape(shape)
-    row = find_dtype(kind.dtype)
+    row = find_dtype(spec.dtype)
     try:
         dtype = None if row is None else row.numpy()
     except (ImportError, AttributeError):

@@ -21,8 +21,8 @@ from jax2tf_bridge._utils import progress_bar
 from jax2tf_bridge.comparing import (
     DRAWS,
     PlausibleInputs,
-    find_batch_variable,
     find_largest_finite,
+    infer_batch_variable,
 )
 from jax2tf_bridge.errors import BridgeError, ModuleError, ShapeError
 from jax2tf_bridge.loading import LoadedFunction, make_typed_key
@@ -326,7 +326,7 @@ class ComparedPair:
         if not self._is_padded:
             return {}
         avals = {n: aval for n, aval in self._inputs.items() if n not in self._masks}
-        batch = find_batch_variable(avals)
+        batch = infer_batch_variable(avals)
         sequences = tuple(v for v in self.sampler.variables if v != batch)
         self._draw_count += 1
         return PlausibleInputs(avals, sequences, batch, self._pad_values).draw(

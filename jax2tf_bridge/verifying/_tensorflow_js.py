@@ -187,7 +187,7 @@ def _cast(array: np.ndarray, dtype: str) -> np.ndarray:
 
 
 class NodeError(RuntimeError):
-    """A program that failed.
+    """Error of a program that failed.
 
     Attributes:
       status: its exit code.
@@ -239,28 +239,27 @@ def run_program(
     Raises:
       NodeError: the program fails; the text is what it printed.
     """
-    asked, answered = folder / "request.json", folder / "answer.json"
-    described: list[dict[str, Any]] = []
-    offset = 0
-    with _data_of(asked).open("wb") as file:
+    request_file, answer_file = folder / "request.json", folder / "answer.json"
+    specs: list[dict[str, Any]] = []
+    with _get_data_file(request_file).open("wb") as file:
         for inputs in calls:
-            described.append({})
+            specs.append({})
             for name, array in inputs.items():
-                spec = {"dtype": array.dtype.name, "shape": array.shape, "offset": offset}
-                described[-1][name] = spec
-                offset += file.write(np.ascontiguousarray(array).tobytes())
-    asked.write_text(json.dumps({**request, "calls": described}))
-    ended = subprocess.run(
-        [*command, str(asked), str(answered)],
+                spec = {"dtype": array.dtype.name, "shape": array.shape, "offset": file.tell()}
+                specs[-1][name] = spec
+                file.write(array.tobytes())
+    request_file.write_text(json.dumps({**request, "calls": specs}))
+    process = subprocess.run(
+        [*command, str(request_file), str(answer_file)],
         env=None if environment is None else dict(environment),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=False,
     )
-    if ended.returncode != 0:
-        raise NodeError(ended.returncode, ended.stderr.strip())
-    answer, data = json.loads(answered.read_text()), _data_of(answered).read_bytes()
+    if process.returncode != 0:
+        raise NodeError(process.returncode, process.stderr.strip())
+    answer, data = json.loads(answer_file.read_text()), _get_data_file(answer_file).read_bytes()
     return ProgramAnswer(
         answer["versions"],
         answer["load"],
@@ -277,7 +276,7 @@ def run_program(
     )
 
 
-def _data_of(file: Path) -> Path:
+def _get_data_file(file: Path) -> Path:
     return file.with_name(f"{file.name}.data")
 
 

@@ -287,7 +287,6 @@ def _trace_body(operation: Any, outer: Trace, place: int) -> Trace | None:
 
 
 def _call_body(library: Any, body: str, *arguments: tf.Tensor) -> Sequence[tf.Tensor]:
-    """Calls a function of a library in the current graph."""
     signature = next(f.signature for f in library.function if f.signature.name == body)
     graph = tf.compat.v1.GraphDef(library=library)
     names = [f"argument_{i}" for i in range(len(arguments))]

@@ -137,12 +137,12 @@ def verify(
         names = {v.path: v.name for v in sidecar.variables}
         tree = loaded.portable.first_argument
         weight_names = [names[leaf] for leaf in tree.leaf_paths("params")]
-    opened = None
+    runtime_model = None
     if runtime != "tensorflow":
-        opened = _open_runtime(runtime, path if model is None else model, chosen, entry)
+        runtime_model = _open_runtime(runtime, path if model is None else model, chosen, entry)
         gradients = 0
     pair = ComparedPair(
-        folder, saved.params, loaded, entry, function, weight_names, seed, types, opened
+        folder, saved.params, loaded, entry, function, weight_names, seed, types, runtime_model
     )
     sizes = pair.sampler.draw_sizes(samples)
     # Many gradients are zero at the smallest sizes, which come first.
@@ -174,7 +174,7 @@ def verify(
         location=location,
         runtime=runtime,
         model=None if model is None else str(model),
-        title=f"TensorFlow {tf.__version__}" if opened is None else opened.title,
+        title=f"TensorFlow {tf.__version__}" if runtime_model is None else runtime_model.title,
     )
 
 
@@ -233,9 +233,9 @@ def _open_runtime(
         raise BridgeError(
             f"The signature {signature} changes weights, which verify compares in TensorFlow only."
         )
-    opened = open_runtime(runtime, Path(model), signature)
-    check_names(opened, Path(model), list(entry.inputs), list(entry.outputs))
-    return opened
+    runtime_model = open_runtime(runtime, Path(model), signature)
+    check_names(runtime_model, Path(model), list(entry.inputs), list(entry.outputs))
+    return runtime_model
 
 
 def choose_signature(name: str | None, names: Sequence[str]) -> str:
@@ -267,17 +267,20 @@ def _measure_latency(
     if not sampler.variables:
         return None, [pair.measure_latency(None, {}, rounds)]
     variable = sampler.variables[0]
+    samples = []
+    for size in batch_sizes or LATENCY_SIZES:
+        try:
+            samples.append(sampler.complete_sizes({variable: size}))
+        except ShapeError:
+            if batch_sizes:
+                raise
+    # The constraints may forbid every power of two.
+    samples = samples or sampler.draw_sizes(len(LATENCY_SIZES))
+    by_size = {sizes[variable]: sizes for sizes in samples}
     latencies = []
-    measured = batch_sizes or LATENCY_SIZES
-    with progress_bar("measuring", len(measured), "size") as advance:
-        for size in measured:
-            try:
-                sizes = sampler.complete_sizes({variable: size})
-            except ShapeError:
-                if batch_sizes:
-                    raise
-            else:  # other powers of two are not allowed
-                latencies.append(pair.measure_latency(size, sizes, rounds))
+    with progress_bar("measuring", len(by_size), "size") as advance:
+        for size, sizes in by_size.items():
+            latencies.append(pair.measure_latency(size, sizes, rounds))
             advance(1)
     return variable, latencies
 

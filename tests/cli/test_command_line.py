@@ -141,9 +141,9 @@ def test_help_has_examples_that_can_be_pasted(ok: Ok, command: str) -> None:
 
 
 def test_every_command_prints_json() -> None:
-    for command in make_parsers()[1]:
+    for command, parser in make_parsers()[1].items():
         if command.name != "completion":
-            usage = command.parser.format_usage()
+            usage = parser.format_usage()
             assert "[--json]" in usage, command.name
 
 

@@ -25,7 +25,7 @@ COMMANDS = ("save", "litert", "onnx", "tfjs", "coreml", "compile")
 
 def _list_options(command: str) -> dict[str, argparse.Action]:
     """Returns the options that belong to a command, not to all, by their long names."""
-    actions = {each.name: each.parser._actions for each in make_parsers()[1]}
+    actions = {each.name: parser._actions for each, parser in make_parsers()[1].items()}
     common = set.intersection(
         *({name for action in each for name in action.option_strings} for each in actions.values())
     )

@@ -152,7 +152,7 @@ def test_inputs_of_the_users_own_functions_come_from_examples(models: Path) -> N
     made = plan(models / "strings", {"b": [3, 1]}, {"text": ["1", "2"]})
     assert [list(request.inputs["text"]) for request in made.requests] == [["1"], ["1", "2", "1"]]
     assert ([request.sizes for request in made.requests], made.batch) == ([{"b": 1}, {"b": 3}], "b")
-    with pytest.raises(ShapeError, match="the inputs have no size n"):
+    with pytest.raises(ShapeError, match="the inputs have no size 'n'"):
         plan(models / "strings", {"n": [1]}, {"text": ["1"]})
     with pytest.raises(ShapeError, match=r"example: it has no rows to repeat\. Pass"):
         plan(models / "strings", {"b": [1]}, {"text": []})
@@ -188,13 +188,13 @@ def test_a_model_without_a_sidecar_gets_its_warm_up_requests(models: Path, tmp_p
 @pytest.mark.parametrize(
     ("model", "sizes", "example", "signature", "text"),
     [
-        ("rows/1", {"c": [1]}, None, None, "sizes: the inputs have no size c. There are: b"),
+        ("rows/1", {"c": [1]}, None, None, "sizes: the inputs have no size 'c'. There are: b."),
         ("rows/1", {"b": [0]}, None, None, "sizes: b: expected sizes of at least 1. Got: 0"),
         ("rows/1", {"b": []}, None, None, "sizes: b: expected sizes of at least 1. Got: none"),
         ("even", {"b": [2, 3]}, None, None, "sizes: b=3 does not satisfy mod(b, 2) == 0."),
         (
             *("rows/1", None, {"y": [[1]]}, None),
-            "example: serving_default has no input y. It has: x",
+            "example: serving_default has no input 'y'. There are: x.",
         ),
         (
             *("rows/1", None, {"x": [[1]]}, None),
@@ -205,7 +205,7 @@ def test_a_model_without_a_sidecar_gets_its_warm_up_requests(models: Path, tmp_p
             None,
             None,
             "serve",
-            "has no signature serve. There are: serving_default",
+            "has no signature 'serve'. There are: serving_default.",
         ),
     ],
 )

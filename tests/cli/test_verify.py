@@ -69,6 +69,20 @@ def test_latency_is_measured_where_it_is_asked_for(ok: Ok, model: Path) -> None:
         assert "latency" in ok("verify", model, *words, "--latency")
 
 
+def test_latency_is_measured_where_no_power_of_two_is_allowed(tmp_path: Path) -> None:
+    signature = Signature(
+        lambda x: x * 2,
+        args=[np.ones(3, np.float32)],
+        polymorphic_shapes="(b,)",
+        polymorphic_constraints=["mod(b, 3) == 0"],
+    )
+    save(tmp_path / "m", signature, vjp_order=0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verify_module, "LATENCY_SIZES", (1, 2))
+        report = verify(tmp_path / "m", lambda x: x * 2, samples=1, rounds=1)
+    assert [point.size for point in report.latencies] == [3, 6]
+
+
 def test_another_function_is_an_error_with_the_place(run: Run, model: Path) -> None:
     ended = run("verify", model, "--against", f"{__name__}:one_percent_off", "--samples", "2")
     assert ended.code == 1
@@ -150,6 +164,21 @@ def test_nan_in_both_is_named_with_its_sizes(ok: Ok, tmp_path: Path) -> None:
     places = "; ".join(f"b = {sizes['b']}" for sizes in y["nan_at"])
     line = "output y has NaN in JAX and in the SavedModel, which counts as equal: "
     assert line + places in ok("verify", tmp_path / "m", *words)
+
+
+def test_json_has_no_infinite_numbers(run: Run, model: Path) -> None:
+    words = ("--against", f"{__name__}:nan_everywhere", "--samples", "1", "--gradients", "0")
+    ended = run("verify", model, *words, "--json")
+    assert ended.code == 1
+    facts = json.loads(ended.out, parse_constant=pytest.fail)
+    (difference,) = (d for d in facts["differences"] if d["name"] == "y")
+    assert (difference["absolute"], difference["relative"]) == (None, None)
+    assert not difference["within"]
+
+
+def nan_everywhere(params: Any, x: Any) -> Any:
+    result = models.predict(params, x)
+    return {**result, "y": result["y"] * jnp.nan}
 
 
 def nan_from_four(x: Any) -> Any:

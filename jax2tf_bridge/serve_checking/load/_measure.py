@@ -246,9 +246,11 @@ class _LoadTest:
         with contextlib.ExitStack() as stack:
             with self.step(f"starting {program}"):
                 server = stack.enter_context(start_server(command, model, server_folder))
-            shares = _share(self.options.callers)
+            shares = _share_callers(self.options.callers)
             with (self.folder / "requests.bin").open("wb") as file:
-                requests = [_append(file, x) for x in self._encode_requests(protocol, server.model)]
+                requests = [
+                    _append_bytes(file, x) for x in self._encode_requests(protocol, server.model)
+                ]
             self._write_plan(
                 protocol=protocol,
                 callers=shares,
@@ -363,7 +365,7 @@ def _append_requests(
 
     for request in requests:
         yield {
-            name: (tf.as_dtype(array.dtype).name, *_append(file, encode_tensor(array)))
+            name: (tf.as_dtype(array.dtype).name, *_append_bytes(file, encode_tensor(array)))
             for name, array in request.inputs.items()
         }
 
@@ -377,7 +379,7 @@ def _append_warm_up(
             {
                 name: (
                     read_tensor_spec(message).dtype,
-                    *_append(file, message.data[message.start : message.end]),
+                    *_append_bytes(file, message.data[message.start : message.end]),
                 )
                 for name, message in request.inputs.items()
             },
@@ -394,14 +396,14 @@ def _count_compiles(folder: Path) -> ServerMetrics:
     return ServerMetrics(len(times) - read, sum(map(int, times)) / 1e6, read)
 
 
-def _append(file: BinaryIO, content: bytes | memoryview) -> tuple[int, int]:
+def _append_bytes(file: BinaryIO, content: bytes | memoryview) -> tuple[int, int]:
     """Appends to a file, and returns the begin and the end."""
     begin = file.tell()
     file.write(content)
     return begin, file.tell()
 
 
-def _share(callers: int) -> list[int]:
+def _share_callers(callers: int) -> list[int]:
     """Distributes callers over as many processes as there are cores.
 
     Threads of one process wait for each other, and more processes take time from the server.
@@ -437,7 +439,7 @@ def _start_callers(
             stack.callback(_end_process, process)
             processes.append(process)
         for number, process in enumerate(processes):
-            _expect(process, "ready", folder / f"callers-{number}.log")
+            _expect_word(process, "ready", folder / f"callers-{number}.log")
         yield processes
 
 
@@ -459,7 +461,7 @@ def _run_callers(processes: Sequence[_Process], folder: Path) -> MeasuredAnswers
     parts = []
     failures: Counter[str] = Counter()
     for number, process in enumerate(processes):
-        _expect(process, "done", folder / f"callers-{number}.log")
+        _expect_word(process, "done", folder / f"callers-{number}.log")
         parts.append(np.fromfile(folder / f"calls-{number}.bin", np.float64).reshape(-1, 3))
         for each in json.loads((folder / f"failures-{number}.json").read_text()):
             failures.update(each)
@@ -467,7 +469,7 @@ def _run_callers(processes: Sequence[_Process], folder: Path) -> MeasuredAnswers
     return MeasuredAnswers(requests, begins, seconds, dict(failures.most_common()))
 
 
-def _expect(process: _Process, word: str, log: Path) -> None:
+def _expect_word(process: _Process, word: str, log: Path) -> None:
     assert process.stdout is not None
     line = process.stdout.readline()
     if line.strip() != word:

@@ -15,8 +15,8 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from jax2tf_bridge._utils import array_type_text, did_you_mean
-from jax2tf_bridge.comparing import PlausibleInputs, find_batch_variable
+from jax2tf_bridge._utils import array_type_text, unknown_name_text
+from jax2tf_bridge.comparing import PlausibleInputs, infer_batch_variable
 from jax2tf_bridge.errors import Argument, BridgeError, Message, ShapeError
 from jax2tf_bridge.portable import Aval, PortableFunction, variables_in
 from jax2tf_bridge.saved_model import (
@@ -137,10 +137,10 @@ def plan_load(
         if shapes is not None:
             dtypes = {port.name: port.type.dtype for port in entry.inputs}
             avals = {name: Aval(shape, dtypes[name]) for name, shape in shapes.items()}
-            drawn = _draw_requests(avals, known, portable, sizes, examples, seed)
-            own = drawn[0].sizes
-            buckets = {v: each for v, each in (known.buckets or {}).items() if v in own}
-            return LoadPlan(entry.name, drawn, buckets, find_batch_variable(avals))
+            requests = _draw_requests(avals, known, portable, sizes, examples, seed)
+            variables = requests[0].sizes
+            buckets = {v: each for v, each in (known.buckets or {}).items() if v in variables}
+            return LoadPlan(entry.name, requests, buckets, infer_batch_variable(avals))
         batch = _find_batch(known, portable)
         types = [port.type.shape for port in entry.inputs]
         if sizes and batch is not None and any(t and t[0] is None for t in types):
@@ -168,8 +168,7 @@ def _choose_signature(contents: SavedModelContents, name: str | None) -> EntryPo
             )
         )
     if name not in entries:
-        near = did_you_mean(name, entries) or f". There are: {', '.join(entries)}"
-        raise BridgeError(f"{contents.path} has no signature {name}{near}")
+        raise BridgeError(f"{contents.path} has {unknown_name_text('signature', name, entries)}")
     return entries[name]
 
 
@@ -179,8 +178,7 @@ def _check_examples(entry: EntryPoint, examples: Sequence[Mapping[str, Any]]) ->
     for example in examples:
         for name, value in example.items():
             if name not in types:
-                near = did_you_mean(name, types) or f". It has: {', '.join(types)}"
-                text = f": {entry.name} has no input {name}{near}"
+                text = f": {entry.name} has {unknown_name_text('input', name, types)}"
                 raise ShapeError(Message(_EXAMPLE, text))
             shape, expected = np.shape(value), types[name].shape
             if expected is not None and not (
@@ -204,7 +202,7 @@ def _draw_requests(
     seed: int,
 ) -> tuple[LoadRequest, ...]:
     constraints = (*portable.constraints, *portable.requirements)
-    buckets, batch = known.buckets or {}, find_batch_variable(avals)
+    buckets, batch = known.buckets or {}, infer_batch_variable(avals)
     choices = choose_sizes(avals, constraints, buckets, sizes, seed)
     sequences = tuple(variable for variable in buckets if variable != batch)
     plausible = [
@@ -214,12 +212,11 @@ def _draw_requests(
     rng = np.random.default_rng(seed)
     requests: list[LoadRequest] = []
     for number, choice in enumerate(choices):
-        drawn = plausible[number % len(plausible)].draw("full", choice, rng)
+        arrays = plausible[number % len(plausible)].draw("full", choice, rng)
         inputs = {
-            name: np.ascontiguousarray(array).astype(_find_dtype(avals[name].op_dtype))
-            for name, array in drawn.items()
+            name: np.asarray(array, _find_dtype(avals[name].op_dtype), order="C")
+            for name, array in arrays.items()
         }
-        inputs = {name: array.reshape(np.shape(drawn[name])) for name, array in inputs.items()}
         requests.append(LoadRequest(choice, inputs))
     return tuple(requests)
 
@@ -264,7 +261,7 @@ def choose_sizes(
         if variable in names:
             lists.setdefault(variable, list(range(1, sizes[-1] + 1)))
     if not lists:
-        lists[find_batch_variable(avals) or names[0]] = list(range(1, _DEFAULT_MAX_SIZE + 1))
+        lists[infer_batch_variable(avals) or names[0]] = list(range(1, _DEFAULT_MAX_SIZE + 1))
     scope = SymbolicScope(constraints, check=False)
     free = [name for name in names if name not in lists]
 
@@ -295,13 +292,13 @@ def choose_sizes(
 
 def _check_sizes(variable: str, sizes: Iterable[int], names: Sequence[str]) -> list[int]:
     if variable not in names:
-        near = did_you_mean(variable, names) or f". There are: {', '.join(names)}"
-        raise ShapeError(Message(_SIZES, f": the inputs have no size {variable}{near}"))
+        text = unknown_name_text("size", variable, names)
+        raise ShapeError(Message(_SIZES, f": the inputs have {text}"))
     checked = [int(size) for size in sizes]
     if not checked or min(checked) < 1:
-        what = f"{min(checked)}" if checked else "none"
+        smallest = min(checked, default="none")
         raise ShapeError(
-            Message(_SIZES, f": {variable}: expected sizes of at least 1. Got: {what}")
+            Message(_SIZES, f": {variable}: expected sizes of at least 1. Got: {smallest}")
         )
     return checked
 
@@ -343,7 +340,7 @@ def _count_bytes(avals: Mapping[str, Aval], sizes: Mapping[str, int]) -> int:
 def _find_batch(known: SignatureEntry, portable: PortableFunction) -> str | None:
     """Returns the batch variable of a function whose inputs a preprocess computes."""
     first = portable.first_argument.leaf_count if known.takes_params else 0
-    return find_batch_variable({port.path: port.aval for port in portable.inputs[first:]})
+    return infer_batch_variable({port.path: port.aval for port in portable.inputs[first:]})
 
 
 def _repeat_rows(
