@@ -28,7 +28,7 @@ class ModelHandler(base.ModelHandler[Any, base.PredictionResult, RowScorer]):  #
       path: the folder of the SavedModel, which the workers can read; of a served model, the folder
         of one version (`latest_version`).
       signature: the name of the signature.
-      shared_inputs: values of the inputs that are not of rows. `RunInference(...,
+      shared_inputs: values of the inputs that all rows share. `RunInference(...,
         inference_args={...})` replaces them.
       key: the field that identifies a row in error messages, as "id".
       min_batch_size, max_batch_size: the number of elements that Beam collects, or fewer at the end

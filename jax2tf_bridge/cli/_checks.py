@@ -136,8 +136,8 @@ def _add_verify_options(parser: argparse.ArgumentParser) -> None:
         type=_read_tolerance,
         metavar="X",
         help="how much floats may differ, relative to the largest number of an array, or to a "
-        "tenth of the largest gradient; by default 1e-4 for float32, 1e-12, 1e-2, 6e-2 for "
-        "float64, float16, bfloat16",
+        "tenth of the largest gradient; by default 1e-12 for float64, 1e-4 for float32, 1e-2 for "
+        "float16, 6e-2 for bfloat16",
     )
     parser.add_argument(
         "--locate",
@@ -223,8 +223,8 @@ def _add_serve_check_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         type=_read_load_sizes,
         metavar="NAME=N,N..N",
-        help="sizes of the requests, each as often as it occurs, as b=1,1,8 or b=1..32; by "
-        "default all up to the largest bucket. Once per name",
+        help="sizes of the requests, as b=1,1,8 or b=1..32; a size that is repeated is sent more "
+        "often. By default all sizes up to the largest bucket. Once per name",
     )
     load.add_argument("--signature", metavar="NAME", help="by default serving_default")
     load.add_argument(
@@ -241,8 +241,8 @@ def _add_serve_check_options(parser: argparse.ArgumentParser) -> None:
     load.add_argument(
         "--server",
         metavar="PATH",
-        help="TensorFlow Serving; by default TENSORFLOW_MODEL_SERVER names it, or it is on the "
-        "PATH; without one, TensorFlow runs the model here",
+        help="the path of TensorFlow Serving; by default that in TENSORFLOW_MODEL_SERVER, or on "
+        "the PATH; without one, TensorFlow runs the model here",
     )
     load.add_argument(
         "--plot", type=Path, metavar="FILE.svg", help="draw the latencies over their percentiles"
@@ -450,7 +450,7 @@ def _measure_load(options: argparse.Namespace, console: Console) -> None:
 
 @contextlib.contextmanager
 def _without_onednn() -> Iterator[None]:
-    """Starts TensorFlow without oneDNN, whose note it prints; processes started later have it."""
+    """Starts TensorFlow without oneDNN, about which it prints a note; later processes use it."""
     name = "TF_ENABLE_ONEDNN_OPTS"
     before = os.environ.get(name)
     os.environ.setdefault(name, "0")

@@ -98,7 +98,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--target-cpu",
         default="",
         metavar="CPU",
-        help="the processor that runs it, as haswell or cortex-a72; by default each of its kind",
+        help="the processor that runs it, as haswell or cortex-a72; by default any of its kind",
     )
     parser.add_argument(
         "--multithreading",
@@ -147,8 +147,8 @@ def _write_open(options: argparse.Namespace, console: Console) -> None:
     ]
     if refused:
         raise UsageError(
-            f"{', '.join(refused)}: not with --open-sizes, whose library takes any sizes and is "
-            "compiled by TensorFlow where it runs"
+            f"{', '.join(refused)}: --open-sizes writes a library for any sizes, which TensorFlow "
+            "compiles where it runs. Remove these options, or --open-sizes"
         )
     files: list[NamedPath] = options.file
     if len(files) > 1 or files[0][0]:

@@ -1,7 +1,4 @@
-"""Writes errors, notes and progress to stderr, with options in place of arguments.
-
-It also loads JAX and TensorFlow, which takes seconds.
-"""
+"""Writes errors, notes and progress to stderr, with options in place of arguments."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def _check(options: argparse.Namespace, console: Console) -> None:
         published = None if manifest is None else manifest.published.isoformat()
         print_json({"path": str(path), "files": files, "published": published})
     elif manifest is None:
-        console.note(f"only a version that publish wrote, and nothing changed, has {MANIFEST}")
+        console.note(f"publish writes {MANIFEST}; other tools, and later changes, leave it out")
         print(printable(f"{path}: complete; it has no manifest to compare its files with"))
     else:
         date = f"{manifest.published:%Y-%m-%d %H:%M}"
@@ -307,12 +307,7 @@ def _make_directory_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
             draw_bars("Variables, in bytes", _list_variable_bars(facts["variables"]["list"])),
             draw_bars("Modules, in bytes", _list_module_bars(facts["modules"])),
         ],
-        modules=[
-            _fold_module(module, text, texts, is_open=i == 0)
-            for i, (module, text) in enumerate(
-                zip(facts["modules"][:_MAX_ROWS], texts.texts, strict=False)
-            )
-        ],
+        modules=_make_folds(facts["modules"][:_MAX_ROWS], texts, _describe_module),
     )
 
 
@@ -355,10 +350,7 @@ def _make_file_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
                 [(_format_order(m["order"]), m["bytes"]) for m in facts["modules"]],
             ),
         ],
-        modules=[
-            _fold_file_module(module, text, texts, is_open=i == 0)
-            for i, (module, text) in enumerate(zip(facts["modules"], texts.texts, strict=True))
-        ],
+        modules=_make_folds(facts["modules"], texts, _describe_file_module),
     )
 
 
@@ -435,9 +427,8 @@ def _list_module_bars(modules: Sequence[Mapping[str, Any]]) -> list[tuple[str, i
     return take_largest(bars, _MAX_BARS, in_order=True) if len(bars) > 1 else []
 
 
-def _fold_module(
-    module: Mapping[str, Any], text: str | None, texts: _ModuleTexts, *, is_open: bool
-) -> Fold:
+def _describe_module(module: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """Returns the title and the paragraphs of a module in a SavedModel."""
     paragraphs = [", ".join(list_module_facts(module))]
     paragraphs.append(f"in {module['function'] or 'the graph'}, node {module['node']}")
     if module["arguments"] or module["results"]:
@@ -446,12 +437,11 @@ def _fold_module(
     sizes = module["sizes"] or {"constraints": [], "requirements": []}
     if needs := [*sizes["constraints"], *sizes["requirements"]]:
         paragraphs.append(f"needs {', '.join(needs)}")
-    return _make_fold(format_module_title(module), paragraphs, module, text, texts, is_open=is_open)
+    return format_module_title(module), paragraphs
 
 
-def _fold_file_module(
-    module: Mapping[str, Any], text: str | None, texts: _ModuleTexts, *, is_open: bool
-) -> Fold:
+def _describe_file_module(module: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """Returns the title and the paragraphs of a module in a file."""
     constants = module["constant_bytes"]
     inside = f" ({in_units(constants)} in constants)" if constants else ""
     paragraphs = [
@@ -460,31 +450,34 @@ def _fold_file_module(
     ]
     if module["requirements"]:
         paragraphs.append(f"needs {', '.join(module['requirements'])}")
-    title = _format_order(module["order"])
-    return _make_fold(title, paragraphs, module, text, texts, is_open=is_open)
+    return _format_order(module["order"]), paragraphs
 
 
-def _make_fold(
-    title: str,
-    paragraphs: list[str],
-    module: Mapping[str, Any],
-    text: str | None,
+def _make_folds(
+    modules: Sequence[Mapping[str, Any]],
     texts: _ModuleTexts,
-    *,
-    is_open: bool,
-) -> Fold:
-    if module["unreadable"]:
-        return Fold(title, [*paragraphs, f"It cannot be read: {module['unreadable']}"])
-    if module["custom_calls"]:
-        paragraphs.append(format_custom_calls(module))
-    if text is None and texts.missing_because:
-        paragraphs.append(texts.missing_because)
-    bars = [(op["name"], op["count"]) for op in module["ops"]]
-    total = sum(count for _, count in bars)
-    chart = draw_bars(
-        f"Operations, {total:,} in all", take_largest(bars, _MAX_BARS), lambda count: f"{count:,}"
-    )
-    return Fold(title, paragraphs, chart, text or "", is_open)
+    describe: Callable[[Mapping[str, Any]], tuple[str, list[str]]],
+) -> list[Fold]:
+    """Makes the folded parts about modules; the first is open."""
+    folds = []
+    for module, text in zip(modules, texts.texts, strict=False):
+        title, paragraphs = describe(module)
+        if module["unreadable"]:
+            folds.append(Fold(title, [*paragraphs, f"It cannot be read: {module['unreadable']}"]))
+            continue
+        if module["custom_calls"]:
+            paragraphs.append(format_custom_calls(module))
+        if text is None and texts.missing_because:
+            paragraphs.append(texts.missing_because)
+        bars = [(op["name"], op["count"]) for op in module["ops"]]
+        total = sum(count for _, count in bars)
+        chart = draw_bars(
+            f"Operations, {total:,} in all",
+            take_largest(bars, _MAX_BARS),
+            lambda count: f"{count:,}",
+        )
+        folds.append(Fold(title, paragraphs, chart, text or "", is_open=not folds))
+    return folds
 
 
 def _list_file_findings(facts: Mapping[str, Any]) -> list[tuple[str, str, str]]:

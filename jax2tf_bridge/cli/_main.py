@@ -255,22 +255,20 @@ def _check_order(
 
 
 def _describe_versions() -> str:
-    packages = []
-    for name, distributions in (
-        ("JAX", ("jax",)),
-        ("TensorFlow", ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tf-nightly")),
-    ):
-        versions = [v for d in distributions if (v := _installed_version(d))]
-        packages.append(f"{name} {versions[0]}" if versions else f"no {name}")
-    python = f"Python {platform.python_version()}"
-    return ", ".join([f"{PROGRAM} {jax2tf_bridge.__version__}", python, *packages])
+    jax = _find_version("jax")
+    tensorflow = _find_version("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tf-nightly")
+    return (
+        f"{PROGRAM} {jax2tf_bridge.__version__}, Python {platform.python_version()}, "
+        f"{f'JAX {jax}' if jax else 'no JAX'}, "
+        f"{f'TensorFlow {tensorflow}' if tensorflow else 'no TensorFlow'}"
+    )
 
 
-def _installed_version(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
+def _find_version(*distributions: str) -> str | None:
+    for name in distributions:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
+    return None
 
 
 def _add_common(parser: argparse.ArgumentParser, *, default: Any) -> None:

@@ -12,7 +12,6 @@ from jax2tf_bridge._utils import number_of, printable
 from jax2tf_bridge.cli._commands import (
     NOT_NEGATIVE,
     Command,
-    Example,
     UsageError,
     add_for_converters,
     add_functions,
@@ -322,14 +321,13 @@ def _describe_dropped_buckets(root: AnyPath, options: argparse.Namespace) -> str
 
 
 def _describe_updates(saved: SavedModel) -> str | None:
-    """Explains what signatures that change weights mean for a model with versions."""
+    """Explains how signatures that change weights behave in a model with versions."""
     names = [name for name, signature in saved.signatures.items() if signature.updates]
     if not names:
         return None
     return (
-        f"{' and '.join(names)} change{'s' * (len(names) == 1)} weights of the server that "
-        "answers: other servers keep theirs, and a version begins with the weights that were "
-        "published"
+        f"{' and '.join(names)} change{'s' * (len(names) == 1)} the weights of one server: other "
+        "servers keep theirs, and each version starts with its published weights"
     )
 
 
@@ -376,10 +374,14 @@ def _make_signatures(
     Raises:
       UsageError, FileFormatError, OSError: the file of --example cannot be read.
     """
-    from jax2tf_bridge.signatures import Signature, SignatureInputs
+    from jax2tf_bridge.signatures import Padding, Signature, SignatureInputs
 
     check_updates(options, functions)
     example = {} if options.example is None else read_example(options.example)
+    examples = [example] if isinstance(example, Mapping) else example
+    target = (
+        Target.converters() if options.for_converters else Target.widest(xla=not options.no_xla)
+    )
     inputs: dict[str, SignatureInputs] = {}
     if len(functions) > 1:
         takes_params = options.params is not None
@@ -390,45 +392,25 @@ def _make_signatures(
     signatures = {}
     for name, function in functions.items():
         own = inputs.get(name)
-        signatures[name] = _make_signature(
-            function,
-            name in options.updates_params,
-            example,
-            options,
-            all_inputs - set(own.inputs) if own else set(),
-            all_variables - own.variables if own else set(),
+        # Names that only other signatures have.
+        other_inputs = all_inputs.difference(own.inputs) if own else set()
+        other_variables = all_variables.difference(own.variables) if own else set()
+        own_examples = [_drop_names(each, other_inputs) for each in examples]
+        signatures[name] = Signature(
+            apply_target(function, target),
+            updates_params=name in options.updates_params,
+            padding=Padding(
+                mask=[name for name in options.mask if name not in other_inputs],
+                pad_values=_drop_names(dict(options.pad_values), other_inputs),
+                unchecked_padding=[
+                    name for name in options.unchecked_padding if name not in other_variables
+                ],
+            ),
+            example=own_examples[0]
+            if isinstance(example, Mapping)
+            else [each for each in own_examples if each],
         )
     return signatures
-
-
-def _make_signature(
-    function: PortableFunction,
-    updates_params: bool,
-    example: Example,
-    options: argparse.Namespace,
-    other_inputs: Collection[str],
-    other_variables: Collection[str],
-) -> Signature:
-    """Makes a signature without options for inputs and sizes that only other signatures have."""
-    from jax2tf_bridge.signatures import Padding, Signature
-
-    target = (
-        Target.converters() if options.for_converters else Target.widest(xla=not options.no_xla)
-    )
-    examples = [example] if isinstance(example, Mapping) else example
-    own_examples = [_drop_names(each, other_inputs) for each in examples]
-    return Signature(
-        apply_target(function, target),
-        updates_params=updates_params,
-        padding=Padding(
-            mask=[name for name in options.mask if name not in other_inputs],
-            pad_values=_drop_names(dict(options.pad_values), other_inputs),
-            unchecked_padding=[n for n in options.unchecked_padding if n not in other_variables],
-        ),
-        example=own_examples[0]
-        if isinstance(example, Mapping)
-        else [each for each in own_examples if each],
-    )
 
 
 def _drop_names(values: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:

@@ -49,8 +49,8 @@ class RowScorer:
 
     Rows of different lengths run together. Each is padded at its end to the next bucket of its
     length, with the pad value of the input (0 by default), and each result is cut to the length of
-    its row. So a row has the score that the signature has for it alone, up to the rounding of
-    another batch size.
+    its row. So a row has the score that it would have alone, up to rounding, which depends on the
+    batch size.
 
     It needs TensorFlow and no JAX. A pickled scorer holds the path only: each process loads the
     model when it scores its first rows, and once for all scorers of the same signature. Several
@@ -60,7 +60,7 @@ class RowScorer:
       path: the folder of the SavedModel; of a served model, the folder of one version
         (`latest_version`).
       signature: the name of the signature.
-      shared_inputs: values of the inputs that are not of rows, such as a temperature. Inputs with
+      shared_inputs: values of the inputs that all rows share, such as a temperature. Inputs with
         `defaults` may be left out.
       key: the field that identifies a row in error messages, as "id". It need not be an input.
       batch_size: the maximum number of rows in a call of the signature. The default is the largest
@@ -109,7 +109,7 @@ class RowScorer:
         if missing:
             names = ", ".join(f"{name}: {plan.shared[name]}" for name in sorted(missing))
             raise StructureError(
-                f"{signature} of {self.path} has inputs that are not of rows, and shared_inputs "
+                f"{signature} of {self.path} has inputs that all rows share, and shared_inputs "
                 f"lacks {names}. Pass shared_inputs={{{sorted(missing)[0]!r}: ...}}."
             )
         self._model: _Model | None = None

@@ -50,7 +50,7 @@ class SignatureCall:
     Attributes:
       signature: the name of the signature.
       inputs: by name, the description from which the script makes the input.
-      text: the inputs, for people.
+      text: the names and types of the inputs, as text.
       kind: "sizes" for sizes that the signature allows, "guess" for those that it may refuse,
         "warm-up" for a request in the file.
       gradients: whether gradients are taken.
@@ -202,7 +202,7 @@ class CallDifference:
       relative: `absolute` divided by the largest number in the array; None likewise.
       tolerance: the maximum of `relative` that is allowed.
       within: whether the difference is within the tolerance.
-      problem: a difference that is not numeric, such as another shape; "" if there is none.
+      problem: a difference other than of numbers, such as of the shape; "" if there is none.
     """
 
     what: str

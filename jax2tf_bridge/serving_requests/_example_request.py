@@ -36,7 +36,7 @@ _REST_DTYPES = frozenset(
 2.15 to 2.19)."""
 
 _MAX_VALUES = 1000
-"""Maximum number of different values of an input; of a larger one, the first stands for all."""
+"""Maximum number of different values of an input; in a larger one, the first stands for all."""
 
 _MAX_WRITTEN = 100
 """Maximum number of equal values that are written out one by one."""
@@ -63,7 +63,7 @@ class ExampleInput:
     Attributes:
       dtype: the name of the dtype; "string" for texts.
       shape: the sizes.
-      values: the elements, row by row; a single value stands for all.
+      values: the elements, row by row; a single value stands for all elements.
       is_optional: whether the signature has a default for it.
     """
 
@@ -74,7 +74,7 @@ class ExampleInput:
 
     @staticmethod
     def of_array(dtype: str, array: np.ndarray[Any, Any], *, is_optional: bool) -> ExampleInput:
-        """Takes the values of an array; of a large one only the first, unless all are equal."""
+        """Takes the values of an array; only the first if all are equal, or if it is large."""
         first = array.flat[:1]
         is_constant = bool(array.size) and (not any(array.strides) or bool((array == first).all()))
         elements = first if is_constant or array.size > _MAX_VALUES else array.ravel()

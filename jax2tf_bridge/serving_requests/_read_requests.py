@@ -160,7 +160,7 @@ def find_versions_folder(model: AnyPath) -> AnyPath:
 def find_served_name(model: AnyPath) -> ServedName:
     """Returns the name of a SavedModel in requests: that in models.config, or its folder's.
 
-    Of several labels it has "stable", or else the first by the alphabet.
+    A version with several labels is called by "stable", or else by the first in the alphabet.
     """
     root = find_versions_folder(model)
     # publish writes the file beside the folder that a link leads to.

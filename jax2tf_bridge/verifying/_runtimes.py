@@ -171,18 +171,13 @@ class _LiteRT:
 def _find_interpreter() -> tuple[Any, str]:
     """Returns the interpreter of LiteRT, or that of TensorFlow, and its name."""
     try:
-        module = importlib.import_module("ai_edge_litert.interpreter")
-    except ModuleNotFoundError:
+        with _name_missing("LiteRT", "ai-edge-litert", "litert"):
+            module = importlib.import_module("ai_edge_litert.interpreter")
+    except MissingDependencyError:
         if not hasattr(tf, "lite"):
-            raise MissingDependencyError(
-                "LiteRT",
-                "ai-edge-litert",
-                "verify(runtime='litert')",
-                command="pip install ai-edge-litert",
-            ) from None
+            raise
         return tf.lite.Interpreter, f"TensorFlow Lite {tf.__version__}"
-    version = importlib.metadata.version("ai-edge-litert")
-    return module.Interpreter, f"LiteRT {version}"
+    return module.Interpreter, f"LiteRT {importlib.metadata.version('ai-edge-litert')}"
 
 
 def _find_resolvers(kind: Any) -> Any:

@@ -66,7 +66,7 @@ def verify(
       samples: number of sizes.
       gradients: number of these at which gradients are compared, too. They take most of the time.
       tolerance: largest allowed difference of floats, relative to the largest number of an array;
-        by default 1e-4 for float32, 1e-12, 1e-2 and 6e-2 for float64, float16 and bfloat16.
+        by default 1e-12 for float64, 1e-4 for float32, 1e-2 for float16, 6e-2 for bfloat16.
       seed: the seed of sizes and values.
       params_like: an object of the same structure as the weights, needed if the SavedModel cannot
         rebuild their structure and no such object is in the function's module or scope.
@@ -231,7 +231,11 @@ def _open_runtime(
     """
     if entry.updates:
         raise BridgeError(
-            f"The signature {signature} changes weights, which verify compares in TensorFlow only."
+            Message(
+                f"The signature {signature} changes weights, which verify compares in TensorFlow "
+                "only. Remove ",
+                *(Argument("runtime"), "."),
+            )
         )
     runtime_model = open_runtime(runtime, Path(model), signature)
     check_names(runtime_model, Path(model), list(entry.inputs), list(entry.outputs))

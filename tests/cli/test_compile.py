@@ -29,8 +29,8 @@ def test_open_sizes(ok: Ok, tmp_path: Path, exported_cube: bytes) -> None:
     [
         (
             ("cube.jaxfn", "--sizes", "b=1", "--shared", "--target-cpu", "haswell"),
-            "--sizes, --target-cpu, --shared: not with --open-sizes, whose library takes any sizes "
-            "and is compiled by TensorFlow where it runs",
+            "--sizes, --target-cpu, --shared: --open-sizes writes a library for any sizes, which "
+            "TensorFlow compiles where it runs. Remove these options, or --open-sizes",
         ),
         (
             ("a=cube.jaxfn",),

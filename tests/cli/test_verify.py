@@ -511,7 +511,7 @@ def test_sizes_beside_large_ones_follow_from_the_constraints() -> None:
     )(*(np.ones(shape, np.float32) for shape in [(4, 6), (3,), (3,)]))
     only = Sampler(portable, 0, {"n": [1024, 4096]})
     assert only.complete_sizes({}) == {"b": 1, "n": 1024, "m": 512, "k": 171}
-    assert {sizes["n"] for sizes in only.sizes(20)} == {1024, 4096}
+    assert {sizes["n"] for sizes in only.draw_sizes(20)} == {1024, 4096}
     assert Sampler(portable, 0).complete_sizes({"m": 700}) == {
         "b": 1,
         "n": 1400,

@@ -27,7 +27,7 @@ Call = Callable[[int], "str | None"]
 
 _SECONDS_TO_ANSWER = 600
 _PAUSE = 0.05
-"""Seconds that a caller waits after a failed request, so that it does not only fail quickly."""
+"""Seconds that a caller waits after a failed request, so that it does not fail in a tight loop."""
 
 
 def main(folder: str, number: int) -> None:

@@ -67,7 +67,7 @@ DEFAULT_CALLERS = 8
 DEFAULT_SECONDS = 10.0
 
 _COMPILE_LOG = "device_compilation_profiler=1,device_compiler=1,device_executable_persistor=1"
-"""Value of TF_CPP_VMODULE with which TensorFlow logs each program that it compiles or reads."""
+"""Value of TF_CPP_VMODULE that makes TensorFlow log each program that it compiles or reads."""
 _COMPILED = re.compile(r"compiled .* \d+ times?, compile time: (\d+) us", re.IGNORECASE)
 # TensorFlow 2.20 logs this line alone; it has none for programs that are read.
 _TIMED = re.compile(r"Compilation of XLA executable time: .*?\((\d+) us\)")
@@ -99,17 +99,17 @@ def measure_load(
       path: a SavedModel's folder.
       callers: the number of requests that are under way at the same time.
       seconds: the time for which the callers send requests.
-      sizes: the sizes of the requests by dimension variable, each as often as it occurs, as
-        `{"b": [1, 1, 1, 8, 20]}`. By default all sizes up to the largest bucket; without buckets,
-        1 to 32 rows. At most 256 different requests are sent.
+      sizes: the sizes of the requests by dimension variable, as `{"b": [1, 1, 1, 8, 20]}`; a
+        repeated size is sent more often. By default all sizes up to the largest bucket; without
+        buckets, 1 to 32 rows. At most 256 different requests are sent.
       signature: the signature to call; by default "serving_default", or the only one.
       example: values of inputs by name, or several of them, in place of random ones. They are
         repeated or cut to the sizes. A signature with a `preprocess`, or a model that the bridge
         did not save, gets them as they are, or else its warm-up requests. With `sizes` of the
         rows, a signature with a `preprocess` gets their rows, repeated or cut.
       protocol: "gRPC" or "REST"; by default gRPC, if grpcio is installed here.
-      server: the path of TensorFlow Serving; by default the environment variable
-        TENSORFLOW_MODEL_SERVER names it, or it is on the PATH.
+      server: the path of TensorFlow Serving; by default that in the environment variable
+        TENSORFLOW_MODEL_SERVER, or on the PATH.
       tensorflow: a TensorFlow release that runs the model instead of a server, as "2.17"; uv or
         pip makes its environment when it is first needed.
       python: an interpreter with TensorFlow that runs the model instead of a server.

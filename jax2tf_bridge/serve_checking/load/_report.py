@@ -106,10 +106,10 @@ class LoadReport:
       compiles_at_load: the number of programs that XLA compiled while the model was loaded, with
         its warm-up requests.
       compiles: the number of programs that XLA compiled during the load.
-      compile_seconds: the time that the latter took.
+      compile_seconds: the time that compiling took during the load.
       programs_read: the number of programs that were read from the model's compile cache.
       peak_bytes: the largest resident memory of the server or of TensorFlow's process; None where
-        the system does not tell it.
+        the system has no such number.
       sizes: the smallest and the largest size that was sent, by variable.
       buckets: the buckets of the signature, by variable.
       by_bucket: the requests by bucket.

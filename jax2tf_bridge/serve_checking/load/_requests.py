@@ -34,7 +34,7 @@ from jax2tf_bridge.storage import as_path
 from shape_poly import SymbolicScope, sample_sizes
 
 Sizes: TypeAlias = Mapping[str, Iterable[int]]
-"""Sizes of the expected requests by dimension variable, each as often as it occurs."""
+"""Sizes of the requests by dimension variable; a repeated size is sent more often."""
 
 Example: TypeAlias = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 """Values of inputs by name, or several of them."""
