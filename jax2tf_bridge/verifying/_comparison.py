@@ -241,6 +241,8 @@ class ComparedPair:
         by_weight = dict(zip(weight_paths, self._variables, strict=True))
         self._updated = {f"new {path}": by_weight[path] for path in entry.updates.values()}
         self._before = [variable.numpy() for variable in self._updated.values()]
+        # The indices of the outputs that the signature returns, by name.
+        self._results = {n: i for i, n in enumerate(self._outputs) if n not in self._updated}
         self._jax_function = function
         # Latency needs full optimization. Values are computed once, so they compile quickly.
         self._jitted: Any = jax.jit(self._call_flat)
@@ -357,17 +359,15 @@ class ComparedPair:
     def _locate_at(self, sizes: Sizes, tolerance: float | None) -> Location | None:
         """Finds the line with new random inputs, which need not show the difference."""
         inputs = self.draw(sizes)
-        names = [name for name in self._outputs if name not in self._updated]
         function = trace_function(self._call_flat, self._make_leaves(inputs), _get_quick_options())
         tensors = self._make_tensors(inputs)
         if self._runtime is None:
-            model = self._trace_in_tensorflow(tensors, names)
+            model = self._trace_in_tensorflow(tensors)
             self._restore_weights()
         else:
-            model = self._runtime.trace(_make_arrays(tensors), names)
+            model = self._runtime.trace(_make_arrays(tensors), list(self._results))
             function.values = [self._to_runtime(value) for value in function.values]
-        places = [i for i, name in enumerate(self._outputs) if name not in self._updated]
-        function.outputs = [function.outputs[i] for i in places]
+        function.outputs = [function.outputs[i] for i in self._results.values()]
         return locate(function, model, tolerance)
 
     def _to_runtime(self, value: Any) -> Any:
@@ -377,7 +377,7 @@ class ComparedPair:
         array = np.asarray(value)
         return array.view(np.int32) if array.dtype == np.uint32 else value
 
-    def _trace_in_tensorflow(self, tensors: Mapping[str, tf.Tensor], names: Sequence[str]) -> Trace:
+    def _trace_in_tensorflow(self, tensors: Mapping[str, tf.Tensor]) -> Trace:
         specs = self._specs
         nodes = self._call.graph.as_graph_def().library.function
         calls_module = any(n.op == CALL_MODULE for f in nodes for n in f.node_def)
@@ -385,17 +385,18 @@ class ComparedPair:
             # The module is one operation, so its tensors are those of TensorFlow's operations.
             weights = [tf.convert_to_tensor(variable) for variable in self._variables]
             arguments = [*weights, *(tensors[name] for name in self._inputs if name in specs)]
-            indices = [i for i, name in enumerate(self._outputs) if name not in self._updated]
+
+            def call_with_operations(*args: tf.Tensor) -> list[tf.Tensor]:
+                outputs = call_operations(self.portable, args)
+                return [outputs[i] for i in self._results.values()]
+
             with contextlib.suppress(ModuleError, ShapeError, KeyError):
-                return trace_tensors(
-                    lambda *args: [call_operations(self.portable, args)[i] for i in indices],
-                    arguments,
-                )
+                return trace_tensors(call_with_operations, arguments)
         ordered = sorted(specs)
 
         def call(*args: tf.Tensor) -> list[tf.Tensor]:
             results = self._call(**dict(zip(ordered, args, strict=True)))
-            return [results[name] for name in names]
+            return [results[name] for name in self._results]
 
         return trace_tensors(call, [tensors[name] for name in ordered])
 
@@ -406,13 +407,15 @@ class ComparedPair:
             jnp.asarray(leaf) if not _is_key(leaf) else leaf for leaf in self._make_leaves(inputs)
         ]
         tensors = self._make_tensors(inputs)
-        (first, *_) = self._outputs
+        first = next(iter(self._results), None)
 
         def in_jax() -> None:
             jax.block_until_ready(self._jitted(leaves))
 
         def in_tensorflow() -> None:
-            self._call(**tensors)[first].numpy()
+            results = self._call(**tensors)
+            if first is not None:  # the signature may only change weights
+                results[first].numpy()
 
         durations: tuple[list[float], list[float]] = ([], [])
         for i in range(rounds + 2):
@@ -437,7 +440,7 @@ class ComparedPair:
         return {
             name: self.sampler.draw_array(Aval(aval.op_shape, "float32"), sizes)
             for name, aval in self._outputs.items()
-            if _is_real(aval) and name not in self._updated
+            if _is_real(aval) and name in self._results
         }
 
     def _run_in_jax(
