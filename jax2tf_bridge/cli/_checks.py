@@ -129,7 +129,7 @@ def _add_verify_options(parser: argparse.ArgumentParser) -> None:
         "the time",
     )
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="seed of the sizes and values"
+        "--seed", type=NOT_NEGATIVE, default=0, metavar="N", help="seed of the sizes and values"
     )
     parser.add_argument(
         "--tolerance",

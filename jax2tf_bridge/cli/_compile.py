@@ -45,11 +45,14 @@ def _read_sizes(text: str) -> dict[str, int]:
     """Reads VARIABLE=SIZE,VARIABLE=SIZE."""
     try:
         pairs = [split_assignment(each) for each in text.split(",")]
-        return {name: int(size) for name, size in pairs}
+        sizes = {name: int(size) for name, size in pairs}
     except ValueError:
+        pairs, sizes = [], {}
+    if not sizes or len(sizes) < len(pairs):
         raise argparse.ArgumentTypeError(
             f"expected open sizes and their values, as b=1 or b=1,n=128. Got: {text}"
-        ) from None
+        )
+    return sizes
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:

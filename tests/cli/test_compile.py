@@ -46,3 +46,11 @@ def test_open_sizes_are_refused(run: Run, words: tuple[str, ...], text: str) -> 
     ended = run("compile", *words, "-o", "lib", "--open-sizes")
     assert ended.code
     assert text in ended.err
+
+
+def test_a_size_is_named_once(run: Run, cube: str) -> None:
+    ended = run("compile", cube, "-o", "lib", "--sizes", "b=1,b=2")
+    assert ended.code == 2
+    assert ended.error.startswith(
+        "argument --sizes: expected open sizes and their values, as b=1 or b=1,n=128. Got: b=1,b=2"
+    )

@@ -464,6 +464,11 @@ def lookup(ids: Any) -> Any:
         (["--against", "tests.cli.models:fails"], 1, "running tests.cli.models:fails or"),
         (["--against", "tests.cli.models:cube", "--plot", "a.png"], 2, "Name the file a.svg"),
         (
+            ["--against", "tests.cli.models:cube", "--seed", "-1"],
+            2,
+            "--seed: expected a number of at least 0. Got: -1",
+        ),
+        (
             ["--against", "tests.cli.models:cube", "--signature", "x"],
             2,
             "--signature: the SavedModel has no signature 'x'. There are: serving_default.",
