@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jax2tf_bridge.cli._console import format_for_command_line
-
 # Private: the message about sizes comes after coremltools was imported.
+from jax2tf_bridge.cli._console import format_for_command_line
 from jax2tf_bridge.coreml._save import find_shapes
 from jax2tf_bridge.errors import SavingError, get_message
 from jax2tf_bridge.signatures import ServedArray
