@@ -279,7 +279,9 @@ def _measure_latency(
             if batch_sizes:
                 raise
     # The constraints may forbid every power of two.
-    samples = samples or sampler.draw_sizes(len(LATENCY_SIZES))
+    samples = samples or sorted(
+        sampler.draw_sizes(len(LATENCY_SIZES)), key=lambda sizes: sizes[variable]
+    )
     by_size = {sizes[variable]: sizes for sizes in samples}
     latencies = []
     with progress_bar("measuring", len(by_size), "size") as advance:

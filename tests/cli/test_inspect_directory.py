@@ -327,10 +327,11 @@ def test_bars_that_are_in_order_stay_so() -> None:
 
 def test_pages_list_variables_and_modules_in_order() -> None:
     sized = [{"path": f"block_{i}/kernel", "bytes": 8} for i in (10, 1, 2)]
-    shown = [label for label, _ in _inspect._variables(sized)]
+    shown = [label for label, _ in _inspect._list_variable_bars(sized)]
     assert shown == ["block_1/kernel", "block_2/kernel", "block_10/kernel"]
     modules = [{"number": i, "bytes": size, "order": 0} for i, size in ((2, 5), (10, 9))]
-    assert [label for label, _ in _inspect._modules(modules)] == ["module 2", "module 10"]
+    shown = [label for label, _ in _inspect._list_module_bars(modules)]
+    assert shown == ["module 2", "module 10"]
 
 
 def test_rows_of_wide_tables_are_blocks_with_titles_on_narrow_screens() -> None:
