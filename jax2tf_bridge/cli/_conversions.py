@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,7 +24,7 @@ from jax2tf_bridge.cli._commands import (
     check_output,
     map_signatures,
     print_result,
-    read_exported_path,
+    read_named_path,
     read_npz,
     read_source,
     report_output,
@@ -256,7 +259,8 @@ def _write_onnx(options: argparse.Namespace, console: Console) -> None:
 def _add_coreml_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file",
-        type=read_exported_path,
+        nargs=1,
+        type=read_named_path,
         metavar="PATH",
         help="a file that export wrote, or the folder of a SavedModel with one signature",
     )
@@ -303,11 +307,14 @@ def _read_size_bounds(text: str) -> list[tuple[str, int | tuple[int, int]]]:
 
 def _write_coreml(options: argparse.Namespace, console: Console) -> None:
     check_names("--sizes", [name for name, _ in options.sizes])
-    file: AnyPath = options.file
-    source = file if file.is_dir() else read_function(file)
+    source: Any = read_source(options)
+    if isinstance(source, dict):
+        (source,) = source.values()
     with console.loading("TensorFlow", "coreml"):
         from jax2tf_bridge.coreml import save_coreml
-    with console.step(f"converting to {options.output}"):
+    # coremltools prints warnings and progress bars, even if stderr is not a terminal.
+    stderr = sys.stderr if options.debug else io.StringIO()
+    with console.step(f"converting to {options.output}"), contextlib.redirect_stderr(stderr):
         model = save_coreml(
             options.output,
             source,

@@ -385,7 +385,7 @@ def _read_shared(plan: RowPlan, values: Mapping[str, Any]) -> dict[str, Array]:
                 f"{unknown_name_text('shared input', name, plan.shared)}"
             )
         expected, place = plan.shared[name], f"shared_inputs[{name!r}]"
-        array = read_cell(name, value, _find_dtype(expected.dtype), lambda place=place: place)
+        array = read_cell(name, value, _find_dtype(expected.dtype), functools.partial(str, place))
         if not fits_shape(expected.shape, array.shape, {}):
             raise ShapeError(
                 f"{place}: expected {expected}, got the shape {array.shape}. Pass an array of "

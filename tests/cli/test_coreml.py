@@ -51,6 +51,15 @@ def test_a_package_is_refused(run: Run, cube: str, words: list[str], code: int, 
     assert not Path("cube.mlpackage").exists()
 
 
+def test_a_model_has_its_own_weights(run: Run) -> None:
+    Path("model").mkdir()
+    ended = run("coreml", "model", "--params", "weights.msgpack", "-o", "model.mlpackage")
+    assert (ended.code, ended.error) == (
+        2,
+        "--params: model is a SavedModel, which has its own weights. Remove the option",
+    )
+
+
 def test_advice_about_sizes_can_be_pasted() -> None:
     with pytest.raises(SavingError) as caught:
         find_shapes({"x": ServedArray("float32", symbolic_shape("(b, 3)"))}, {})
