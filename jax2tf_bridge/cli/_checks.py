@@ -452,12 +452,12 @@ def _measure_load(options: argparse.Namespace, console: Console) -> None:
 def _without_onednn() -> Iterator[None]:
     """Starts TensorFlow without oneDNN, about which it prints a note; later processes use it."""
     name = "TF_ENABLE_ONEDNN_OPTS"
-    before = os.environ.get(name)
+    old_value = os.environ.get(name)
     os.environ.setdefault(name, "0")
     try:
         yield
     finally:
-        if before is None:
+        if old_value is None:
             del os.environ[name]
 
 

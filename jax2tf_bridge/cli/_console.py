@@ -145,7 +145,7 @@ def _show_step(text: str) -> Iterator[None]:
     # Imported late: without a terminal nothing is shown.
     from tqdm import tqdm
 
-    ended = threading.Event()
+    has_ended = threading.Event()
     with tqdm(
         desc=f"{text} ...",
         bar_format="{desc}",
@@ -155,7 +155,7 @@ def _show_step(text: str) -> Iterator[None]:
     ) as line:
 
         def update() -> None:
-            while not ended.wait(_STEP_SECONDS):
+            while not has_ended.wait(_STEP_SECONDS):
                 line.bar_format = "{desc} {elapsed}"
                 line.refresh()
 
@@ -164,7 +164,7 @@ def _show_step(text: str) -> Iterator[None]:
         try:
             yield
         finally:
-            ended.set()
+            has_ended.set()
             clock.join()
 
 

@@ -391,10 +391,10 @@ def _make_signatures(
     all_variables = {name for each in inputs.values() for name in each.variables}
     signatures = {}
     for name, function in functions.items():
-        own = inputs.get(name)
+        own_names = inputs.get(name)
         # Names that only other signatures have.
-        other_inputs = all_inputs.difference(own.inputs) if own else set()
-        other_variables = all_variables.difference(own.variables) if own else set()
+        other_inputs = all_inputs.difference(own_names.inputs) if own_names else set()
+        other_variables = all_variables.difference(own_names.variables) if own_names else set()
         own_examples = [_drop_names(each, other_inputs) for each in examples]
         signatures[name] = Signature(
             apply_target(function, target),

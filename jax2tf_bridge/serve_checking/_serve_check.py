@@ -290,9 +290,10 @@ def advise_retarget(
         return None
     command = f"jax2tf-bridge retarget {shlex.quote(str(directory))} --tensorflow {release}"
     newest = max((m["stablehlo"] or "" for m in failing), key=_parse_version)
-    read = TENSORFLOW_RELEASES[release][0]
-    if _parse_version(newest) > read:
-        why = f"needs StableHLO {newest}, and TensorFlow {release} reads up to {version_text(read)}"
+    max_version = TENSORFLOW_RELEASES[release][0]
+    if _parse_version(newest) > max_version:
+        limit = version_text(max_version)
+        why = f"needs StableHLO {newest}, and TensorFlow {release} reads up to {limit}"
     else:
         releases = [r for r in TENSORFLOW_RELEASES if all(r in m["tensorflow"] for m in failing)]
         why = f"runs on {format_releases(releases)}"

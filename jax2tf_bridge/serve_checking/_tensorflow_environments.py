@@ -151,8 +151,8 @@ def get_cache_folder() -> Path:
 
 def get_environment_variables(*, is_other: bool) -> dict[str, str]:
     """Returns the variables for a process; `is_other` drops those of this Python environment."""
-    own = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "__PYVENV_LAUNCHER__"}
-    return {k: v for k, v in os.environ.items() if not is_other or k not in own}
+    names = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "__PYVENV_LAUNCHER__"}
+    return {k: v for k, v in os.environ.items() if not is_other or k not in names}
 
 
 def _format_name(release: str, version: Sequence[int]) -> str:

@@ -116,8 +116,8 @@ class Sampler:
     def draw_distinct_sizes(self) -> list[Sizes]:
         """Returns small sizes, those with the most different numbers first."""
         among = {name: self._only.get(name, _DISTINCT_SIZES) for name in self.variables}
-        drawn = list(itertools.islice(self._iter_sizes(among), len(_DISTINCT_SIZES)))
-        return sorted(drawn, key=lambda sizes: -len(set(sizes.values())))
+        samples = list(itertools.islice(self._iter_sizes(among), len(_DISTINCT_SIZES)))
+        return sorted(samples, key=lambda sizes: -len(set(sizes.values())))
 
     def _iter_sizes(self, among: Mapping[str, Sequence[int]]) -> Iterator[Sizes]:
         return sample_sizes(
@@ -348,9 +348,9 @@ class ComparedPair:
         beyond = [d for d in differences if d.what == "output" and not d.within]
         if not beyond:
             return None
-        drawn = self.sampler.draw_distinct_sizes()
+        samples = self.sampler.draw_distinct_sizes()
         worst = max(beyond, key=lambda d: d.relative).sizes
-        for sizes in [*drawn[:_MAX_DRAWS], worst, worst]:
+        for sizes in [*samples[:_MAX_DRAWS], worst, worst]:
             location = self._locate_at(sizes, tolerance)
             if location is not None:
                 return location
@@ -480,9 +480,9 @@ class ComparedPair:
                 unconnected_gradients=tf.UnconnectedGradients.ZERO,
             )
         arrays = [tf.convert_to_tensor(g).numpy() for g in gradients]
-        after = {name: variable.numpy() for name, variable in self._updated.items()}
+        new_weights = {name: variable.numpy() for name, variable in self._updated.items()}
         self._restore_weights()
-        return {**{name: value.numpy() for name, value in results.items()}, **after}, arrays
+        return {**{name: value.numpy() for name, value in results.items()}, **new_weights}, arrays
 
     def _restore_weights(self) -> None:
         for variable, value in zip(self._updated.values(), self._before, strict=True):

@@ -231,13 +231,13 @@ class _Search:
         if self._moves_only(suspects):
             suspects = self._find_suspects(needed, set(outputs), min_information=_MIN_INFORMATION)
         tensors = self._find_unexplained(wrong, self._explained)
-        moved = self._find_unexplained(wrong, self._exactly_explained)
+        moved_tensors = self._find_unexplained(wrong, self._exactly_explained)
         first = fallback = None
         for step in self._function.steps:
             if needed.isdisjoint(step.results):
                 continue
             if step.operation in _STRUCTURAL:
-                if self._is_moved_wrongly(step, moved):
+                if self._is_moved_wrongly(step, moved_tensors):
                     first = step
             elif self._is_computed_wrongly(step, tensors):
                 first = step
@@ -252,7 +252,7 @@ class _Search:
         if first is None:
             return None
         inner = None if first.trace_body is None else self._find_inside(first.trace_body, tensors)
-        return inner or self._make_location(first, tensors or moved)
+        return inner or self._make_location(first, tensors or moved_tensors)
 
     def _find_inside(
         self, trace_body: Callable[[], Trace | None], tensors: Iterable[int]

@@ -114,8 +114,8 @@ def _find_loop_body(equation: Any, trace: Trace, step: Step) -> tuple[Any, list[
         return body, operands[len(operands) - len(body.in_avals) :]
     if step.operation == "cond":
         branches = params["branches"]
-        chosen = min(max(int(operands[0]), 0), len(branches) - 1)
-        return branches[chosen], operands[1:]
+        index = min(max(int(operands[0]), 0), len(branches) - 1)
+        return branches[index], operands[1:]
     return None
 
 

@@ -126,11 +126,11 @@ def verify(
             f"{folder} has values of 64 bits. Call jax.config.update('jax_enable_x64', True) "
             "before verify, or set JAX_ENABLE_X64=1."
         )
-    chosen = choose_signature(signature, list(sidecar.signatures))
+    signature_name = choose_signature(signature, list(sidecar.signatures))
     against = name or _get_name(function)
     types = KnownTypes(function, against, params_like)
-    saved, entry = load(folder), sidecar.signatures[chosen]
-    loaded = saved.functions[chosen]
+    saved, entry = load(folder), sidecar.signatures[signature_name]
+    loaded = saved.functions[signature_name]
     assert isinstance(loaded, LoadedFunction)  # save() writes no other
     weight_names: Sequence[str] = ()
     if loaded.takes_params:
@@ -139,7 +139,9 @@ def verify(
         weight_names = [names[leaf] for leaf in tree.leaf_paths("params")]
     runtime_model = None
     if runtime != "tensorflow":
-        runtime_model = _open_runtime(runtime, path if model is None else model, chosen, entry)
+        runtime_model = _open_runtime(
+            runtime, path if model is None else model, signature_name, entry
+        )
         gradients = 0
     pair = ComparedPair(
         folder, saved.params, loaded, entry, function, weight_names, seed, types, runtime_model
@@ -159,7 +161,7 @@ def verify(
         raise
     return Verification(
         saved_model=str(folder),
-        signature=chosen,
+        signature=signature_name,
         against=against,
         jax=jax.__version__,
         tensorflow=tf.__version__,

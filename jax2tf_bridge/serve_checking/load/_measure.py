@@ -179,11 +179,11 @@ class LoadOptions:
             return
         for name in ("server", "protocol"):
             if getattr(self, name) is not None:
-                other = "tensorflow" if self.tensorflow is not None else "python"
+                conflict = "tensorflow" if self.tensorflow is not None else "python"
                 raise BridgeError(
                     Message(
                         *(Argument(name), " is for TensorFlow Serving, and "),
-                        *(Argument(other), " runs the model without it. Remove one of the two."),
+                        *(Argument(conflict), " runs the model without it. Remove one of the two."),
                     )
                 )
 
@@ -259,7 +259,7 @@ class _LoadTest:
                 grpc_port=server.grpc_port,
                 path=f"/v1/models/{quote(server.model)}:predict",
             )
-            before = server.read_metrics()
+            at_load = server.read_metrics()
             processes = stack.enter_context(
                 _start_callers(Path(sys.executable), self.folder, shares, dict(os.environ))
             )
@@ -268,11 +268,11 @@ class _LoadTest:
             if (code := server.process.poll()) is not None:
                 last = read_last_line(server_folder / "server.log")
                 raise BridgeError(f"{program} ended with {code} during the load: {last}")
-            metrics = server.read_metrics().since(before)
+            metrics = server.read_metrics().since(at_load)
             peak = read_peak_memory(server.process.pid)
         joins = self.instructions.batching is not None
         name = "TensorFlow Serving"
-        return MeasuredRuntime(name, program, protocol, before, metrics, peak, joins), answers
+        return MeasuredRuntime(name, program, protocol, at_load, metrics, peak, joins), answers
 
     def _choose_protocol(self) -> Protocol:
         has_grpc = importlib.util.find_spec("grpc") is not None
@@ -341,14 +341,14 @@ class _LoadTest:
                         environment.python, self.folder, [self.options.callers], variables
                     )
                 )
-            before = _count_compiles(self.folder)
+            at_load = _count_compiles(self.folder)
             with self.step(f"calling it for {self.options.seconds:g} seconds"):
                 answers = _run_callers(processes, self.folder)
-            metrics = _count_compiles(self.folder).since(before)
+            metrics = _count_compiles(self.folder).since(at_load)
             peak = read_peak_memory(processes[0].pid)
         release = json.loads((self.folder / "runtime.json").read_text())["tensorflow"]
         name, program = f"TensorFlow {release}", str(environment.python)
-        return MeasuredRuntime(name, program, None, before, metrics, peak), answers
+        return MeasuredRuntime(name, program, None, at_load, metrics, peak), answers
 
     def _write_plan(self, **plan: Any) -> None:
         plan |= {"seconds": self.options.seconds, "seed": self.options.seed}

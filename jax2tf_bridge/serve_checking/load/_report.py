@@ -292,12 +292,12 @@ def _find_ranges(sizes: Iterable[Mapping[str, int]]) -> dict[str, tuple[int, int
 
 def _find_bucket(sizes: Mapping[str, int], buckets: Mapping[str, Sequence[int]]) -> dict[str, int]:
     """Returns the bucket of each variable, without those above their largest bucket."""
-    chosen = {}
+    bucket = {}
     for variable, each in buckets.items():
         index = bisect.bisect_left(each, sizes[variable])
         if index < len(each):
-            chosen[variable] = each[index]
-    return chosen
+            bucket[variable] = each[index]
+    return bucket
 
 
 def _find_padding(
@@ -474,6 +474,6 @@ def _format_suggestion(report: LoadReport) -> Iterator[str]:
     else:
         yield f"Better buckets for requests of these sizes: {options}"
     start = "If requests were not joined" if report.joins_requests else "With them"
-    before = "" if report.padding is None else f" instead of {_format_part(report.padding)}"
+    comparison = "" if report.padding is None else f" instead of {_format_part(report.padding)}"
     part = _format_part(report.suggested_padding)
-    yield f"{start}, {part} of the computed elements would be padding{before}."
+    yield f"{start}, {part} of the computed elements would be padding{comparison}."

@@ -273,12 +273,12 @@ def choose_sizes(
 
     choices: list[dict[str, int]] = []
     for combination in _combine(list(lists.values()), seed):
-        chosen = dict(zip(lists, combination, strict=True))
+        fixed_sizes = dict(zip(lists, combination, strict=True))
         complete = complete_sizes(*combination)
         if complete is not None:
             choices.append(complete)
-        elif declared and chosen.keys() <= declared.keys():
-            text = ", ".join(f"{variable}={size}" for variable, size in chosen.items())
+        elif declared and fixed_sizes.keys() <= declared.keys():
+            text = ", ".join(f"{variable}={size}" for variable, size in fixed_sizes.items())
             raise ShapeError(Message(_SIZES, f": {text} does not satisfy {scope}."))
     if not choices:
         raise ShapeError(
@@ -294,13 +294,13 @@ def _check_sizes(variable: str, sizes: Iterable[int], names: Sequence[str]) -> l
     if variable not in names:
         text = unknown_name_text("size", variable, names)
         raise ShapeError(Message(_SIZES, f": the inputs have {text}"))
-    checked = [int(size) for size in sizes]
-    if not checked or min(checked) < 1:
-        smallest = min(checked, default="none")
+    numbers = [int(size) for size in sizes]
+    if not numbers or min(numbers) < 1:
+        smallest = min(numbers, default="none")
         raise ShapeError(
             Message(_SIZES, f": {variable}: expected sizes of at least 1. Got: {smallest}")
         )
-    return checked
+    return numbers
 
 
 def _combine(lists: Sequence[Sequence[int]], seed: int) -> list[tuple[int, ...]]:
@@ -357,8 +357,10 @@ def _repeat_rows(
       ShapeError: a size is invalid, or is not the number of rows.
       BridgeError: there are neither examples nor warm-up requests.
     """
-    checked = {variable: _check_sizes(variable, each, [batch]) for variable, each in sizes.items()}
-    counts = sorted(checked[batch])
+    counts_by_variable = {
+        variable: _check_sizes(variable, each, [batch]) for variable, each in sizes.items()
+    }
+    counts = sorted(counts_by_variable[batch])
     originals = _repeat_requests(contents, entry, examples)
     in_rows = {port.name for port in entry.inputs if port.type.shape and port.type.shape[0] is None}
     if any(len(original.inputs[name]) == 0 for original in originals for name in in_rows):
@@ -370,8 +372,8 @@ def _repeat_rows(
             for name, value in originals[number % len(originals)].inputs.items()
         }
         requests.append(LoadRequest({batch: count}, inputs))
-    own = {v: each for v, each in buckets.items() if v == batch}
-    return LoadPlan(entry.name, tuple(requests), own, batch)
+    batch_buckets = {v: each for v, each in buckets.items() if v == batch}
+    return LoadPlan(entry.name, tuple(requests), batch_buckets, batch)
 
 
 def _repeat_requests(
@@ -392,8 +394,8 @@ def _repeat_requests(
             )
             for example in examples
         )
-    own = (r for r in read_requests(as_path(contents.path)) if r.signature == entry.name)
-    requests = tuple(map(_read_request, itertools.islice(own, _MAX_REQUESTS)))
+    warm_up = (r for r in read_requests(as_path(contents.path)) if r.signature == entry.name)
+    requests = tuple(map(_read_request, itertools.islice(warm_up, _MAX_REQUESTS)))
     if not requests:
         raise BridgeError(
             Message(

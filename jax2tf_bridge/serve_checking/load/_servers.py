@@ -68,13 +68,13 @@ class ServerMetrics:
 
     def since(self, earlier: ServerMetrics) -> ServerMetrics:
         """Returns what was counted after `earlier`."""
-        before = {each.size: each for each in earlier.batches}
+        earlier_batches = {each.size: each for each in earlier.batches}
         zero = BatchCount(0, 0, 0)
         batches = (
             BatchCount(
                 each.size,
-                each.batches - before.get(each.size, zero).batches,
-                each.padding - before.get(each.size, zero).padding,
+                each.batches - earlier_batches.get(each.size, zero).batches,
+                each.padding - earlier_batches.get(each.size, zero).padding,
             )
             for each in self.batches
         )
