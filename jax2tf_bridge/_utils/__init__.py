@@ -2,9 +2,8 @@
 
 from jax2tf_bridge._utils._json_values import JsonProblem as JsonProblem
 from jax2tf_bridge._utils._json_values import JsonValue as JsonValue
-from jax2tf_bridge._utils._plot_axes import TIME_TICKS as TIME_TICKS
-from jax2tf_bridge._utils._plot_axes import PlotAxis as PlotAxis
-from jax2tf_bridge._utils._plot_axes import nearest_ticks as nearest_ticks
+from jax2tf_bridge._utils._plots import PlotLine as PlotLine
+from jax2tf_bridge._utils._plots import plot_latency as plot_latency
 from jax2tf_bridge._utils._private_names import SeamName as SeamName
 from jax2tf_bridge._utils._running import once_per_object as once_per_object
 from jax2tf_bridge._utils._running import progress_bar as progress_bar

@@ -28,7 +28,7 @@ class ModelHandler(base.ModelHandler[Any, base.PredictionResult, RowScorer]):  #
       path: the folder of the SavedModel, which the workers can read; of a served model, the folder
         of one version (`latest_version`).
       signature: the name of the signature.
-      shared_inputs: values of the inputs that are not of rows. `RunInference(...,
+      shared_inputs: values of the inputs that all rows share. `RunInference(...,
         inference_args={...})` replaces them.
       key: the field that identifies a row in error messages, as "id".
       min_batch_size, max_batch_size: the number of elements that Beam collects, or fewer at the end
@@ -39,8 +39,7 @@ class ModelHandler(base.ModelHandler[Any, base.PredictionResult, RowScorer]):  #
       FileNotFoundError: there is no such folder.
       FileFormatError: it is not a SavedModel, or it is damaged.
       BridgeError: it has no such signature.
-      ShapeError: the signature takes no rows, or its rows may influence each other.
-      StructureError: `shared_inputs` has another name, or lacks one.
+      ShapeError, DTypeError, StructureError: as for `RowScorer`.
     """
 
     def __init__(
@@ -56,10 +55,10 @@ class ModelHandler(base.ModelHandler[Any, base.PredictionResult, RowScorer]):  #
     ) -> None:
         super().__init__(**options)
         self._scorer = RowScorer(path, signature=signature, shared_inputs=shared_inputs, key=key)
-        most = max_batch_size or max(_DEFAULT_BATCH_SIZE, min_batch_size or 0)
-        # Otherwise Beam tries numbers from 1 up, and takes compilations for the cost of a number.
-        least = most if min_batch_size is None else min_batch_size
-        self._batching = {"min_batch_size": least, "max_batch_size": most}
+        max_size = max_batch_size or max(_DEFAULT_BATCH_SIZE, min_batch_size or 0)
+        # Without a minimum, Beam tries sizes from 1 up, and counts compilations as their cost.
+        min_size = max_size if min_batch_size is None else min_batch_size
+        self._batching = {"min_batch_size": min_size, "max_batch_size": max_size}
 
     def load_model(self) -> RowScorer:
         """Loads the model; Beam calls this once for each process of a worker."""

@@ -9,11 +9,10 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jax2tf_bridge._utils import TIME_TICKS, PlotAxis, nearest_ticks
+from jax2tf_bridge._utils import PlotLine, plot_latency
 from jax2tf_bridge.cli._commands import (
     NOT_NEGATIVE,
     POSITIVE,
@@ -21,15 +20,21 @@ from jax2tf_bridge.cli._commands import (
     UsageError,
     UserCodeError,
     add_json,
+    check_names,
     check_output,
-    current_folder_first,
-    exported_path,
     import_reference,
     print_json,
     read_example,
+    read_exported_path,
+    search_current_folder_first,
     split_assignment,
 )
-from jax2tf_bridge.cli._console import Console, for_command_line, quiet_tensorflow, show_report
+from jax2tf_bridge.cli._console import (
+    Console,
+    format_for_command_line,
+    quiet_tensorflow,
+    show_report,
+)
 from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.saved_model import needs_x64, read_sidecar
 from jax2tf_bridge.serve_checking import (
@@ -46,10 +51,6 @@ if TYPE_CHECKING:
 
 _DEFAULT_ROUNDS = 20
 """Default number of calls that are measured at each size."""
-
-_WIDTH, _HEIGHT = 720, 420
-_LEFT, _RIGHT, _TOP, _BOTTOM = 80, 20, 84, 60
-_SERIES = (("JAX, jitted", "#0b6e99", "jax_ms"), ("SavedModel", "#c2410c", "saved_model_ms"))
 
 _VERIFY = """\
 Compares a SavedModel in TensorFlow with the JAX function that it came from: values and gradients,
@@ -100,7 +101,7 @@ _LOAD_OPTIONS = (
 
 def _add_verify_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "directory", type=exported_path, metavar="DIR", help="the SavedModel of save()"
+        "directory", type=read_exported_path, metavar="DIR", help="the SavedModel of save()"
     )
     parser.add_argument(
         "--against",
@@ -128,15 +129,15 @@ def _add_verify_options(parser: argparse.ArgumentParser) -> None:
         "the time",
     )
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="seed of the sizes and values"
+        "--seed", type=NOT_NEGATIVE, default=0, metavar="N", help="seed of the sizes and values"
     )
     parser.add_argument(
         "--tolerance",
         type=_read_tolerance,
         metavar="X",
         help="how much floats may differ, relative to the largest number of an array, or to a "
-        "tenth of the largest gradient; by default 1e-4 for float32, 1e-12, 1e-2, 6e-2 for "
-        "float64, float16, bfloat16",
+        "tenth of the largest gradient; by default 1e-12 for float64, 1e-4 for float32, 1e-2 for "
+        "float16, 6e-2 for bfloat16",
     )
     parser.add_argument(
         "--locate",
@@ -190,7 +191,7 @@ def _read_sizes(text: str) -> tuple[int, ...]:
 
 
 def _add_serve_check_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directory", type=exported_path, metavar="DIR", help="the SavedModel")
+    parser.add_argument("directory", type=read_exported_path, metavar="DIR", help="the SavedModel")
     parser.add_argument(
         "--tensorflow",
         metavar="RELEASE",
@@ -222,8 +223,8 @@ def _add_serve_check_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         type=_read_load_sizes,
         metavar="NAME=N,N..N",
-        help="sizes of the requests, each as often as it occurs, as b=1,1,8 or b=1..32; by "
-        "default all up to the largest bucket. Once per name",
+        help="sizes of the requests, as b=1,1,8 or b=1..32; a size that is repeated is sent more "
+        "often. By default all sizes up to the largest bucket. Once per name",
     )
     load.add_argument("--signature", metavar="NAME", help="by default serving_default")
     load.add_argument(
@@ -240,8 +241,8 @@ def _add_serve_check_options(parser: argparse.ArgumentParser) -> None:
     load.add_argument(
         "--server",
         metavar="PATH",
-        help="TensorFlow Serving; by default TENSORFLOW_MODEL_SERVER names it, or it is on the "
-        "PATH; without one, TensorFlow runs the model here",
+        help="the path of TensorFlow Serving; by default that in TENSORFLOW_MODEL_SERVER, or on "
+        "the PATH; without one, TensorFlow runs the model here",
     )
     load.add_argument(
         "--plot", type=Path, metavar="FILE.svg", help="draw the latencies over their percentiles"
@@ -295,8 +296,8 @@ def _verify(options: argparse.Namespace, console: Console) -> None:
             choose_signature(options.signature, list(contents[0].signatures))
             check_runtime(options.runtime, options.model, _count_rounds(options))
         except BridgeError as e:
-            raise UsageError(for_command_line(e.args[0], options)) from e
-    with current_folder_first():
+            raise UsageError(format_for_command_line(e.args[0], options)) from e
+    with search_current_folder_first():
         with console.step(f"importing {options.against}"):
             function = import_reference(options.against, "--against")
             if not callable(function):
@@ -332,11 +333,11 @@ def _verify(options: argparse.Namespace, console: Console) -> None:
     if options.plot is not None:
         title = f"{options.directory.absolute().name}: latency of {report.signature}"
         variable = report.latency_over or "size"
-        options.plot.write_text(_plot_latency(title, variable, report.latencies))
-    _show(report, options)
+        options.plot.write_text(_plot_over_sizes(title, variable, report.latencies))
+    _show_report(report, options)
 
 
-def _show(report: Any, options: argparse.Namespace) -> None:
+def _show_report(report: Any, options: argparse.Namespace) -> None:
     """Prints the report of a check, and raises if the check found a problem."""
     if options.json:
         print_json(report.as_json())
@@ -394,55 +395,17 @@ def _import_params_like(options: argparse.Namespace) -> Any:
     return params
 
 
-def _plot_latency(title: str, variable: str, points: Sequence[Latency]) -> str:
-    """Plots latency over a size as two lines with logarithmic axes; returns the SVG text."""
-    sizes = [point.size or 1 for point in points]
-    times = [t for p in points for t in (p.jax_ms, p.saved_model_ms)]
-    low, high = nearest_ticks(min(times), max(times))
-    across = PlotAxis(math.log2(min(sizes)), math.log2(max(sizes)), _LEFT, _WIDTH - _RIGHT)
-    up = PlotAxis(math.log10(low), math.log10(high), _HEIGHT - _BOTTOM, _TOP)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
-        f'width="{_WIDTH}" height="{_HEIGHT}" font-family="sans-serif" font-size="13">',
-        f"<title>{escape(title)}</title>",
-        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
-        f'<text x="{_LEFT}" y="26" font-size="16" fill="#111">{escape(title)}</text>',
-    ]
-    for value in (tick for tick in TIME_TICKS if low * 0.999 <= tick <= high * 1.001):
-        y = up.at(math.log10(value))
-        parts.append(
-            f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" '
-            'stroke="#e5e7eb"/>'
-            f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end" fill="#444">{value:g}</text>'
-        )
-    for size in sizes:
-        x = across.at(math.log2(size))
-        parts.append(
-            f'<text x="{x:.1f}" y="{_HEIGHT - _BOTTOM + 20}" text-anchor="middle" '
-            f'fill="#444">{size}</text>'
-        )
-    middle = (_TOP + _HEIGHT - _BOTTOM) / 2
-    parts += [
-        f'<text x="{(_LEFT + _WIDTH - _RIGHT) / 2}" y="{_HEIGHT - 16}" text-anchor="middle" '
-        f'fill="#111">{escape(variable)}</text>',
-        f'<text x="22" y="{middle}" text-anchor="middle" fill="#111" '
-        f'transform="rotate(-90 22 {middle})">milliseconds, median</text>',
-    ]
-    for i, (name, colour, attribute) in enumerate(_SERIES):
-        places = [
-            (across.at(math.log2(size)), up.at(math.log10(getattr(point, attribute))))
-            for size, point in zip(sizes, points, strict=True)
-        ]
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-        dots = [f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3.5" fill="{colour}"/>' for a, b in places]
-        x = _LEFT + 180 * i
-        parts.append(
-            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'
-            + "".join(dots)
-            + f'<line x1="{x}" x2="{x + 26}" y1="50" y2="50" stroke="{colour}" stroke-width="3"/>'
-            f'<text x="{x + 34}" y="55" fill="#111">{escape(name)}</text>'
-        )
-    return "\n".join([*parts, "</svg>", ""])
+def _plot_over_sizes(title: str, variable: str, points: Sequence[Latency]) -> str:
+    places = [math.log2(point.size or 1) for point in points]
+    lines = []
+    for name, times in (
+        ("JAX, jitted", [point.jax_ms for point in points]),
+        ("SavedModel", [point.saved_model_ms for point in points]),
+    ):
+        line = list(zip(places, times, strict=True))
+        lines.append(PlotLine(line, name, [(place, time, "") for place, time in line]))
+    ticks = [(place, str(point.size or 1)) for place, point in zip(places, points, strict=True)]
+    return plot_latency(title, lines, ticks, across=variable, up="milliseconds, median")
 
 
 def _serve_check(options: argparse.Namespace, console: Console) -> None:
@@ -454,16 +417,13 @@ def _serve_check(options: argparse.Namespace, console: Console) -> None:
         verb = "is" if len(needless) == 1 else "are"
         raise UsageError(f"{', '.join(needless)} {verb} for a load test: add --load")
     outcome = run_serve_check(options.directory, options.tensorflow, options.python, console.step)
-    _show(outcome, options)
+    _show_report(outcome, options)
 
 
 def _measure_load(options: argparse.Namespace, console: Console) -> None:
     _check_plot(options)
     sizes = options.sizes or []
-    names = [name for name, _ in sizes]
-    for name in names:
-        if names.count(name) > 1:
-            raise UsageError(f"--sizes: {name} is given twice")
+    check_names("--sizes", [name for name, _ in sizes])
     try:
         load_options = LoadOptions(
             callers=options.callers or DEFAULT_CALLERS,
@@ -477,7 +437,7 @@ def _measure_load(options: argparse.Namespace, console: Console) -> None:
             python=options.python,
         )
     except BridgeError as e:
-        raise UsageError(for_command_line(e.args[0], options)) from e
+        raise UsageError(format_for_command_line(e.args[0], options)) from e
     with console.loading("TensorFlow", "serve-check --load"), _without_onednn():
         import jax2tf_bridge.saving  # noqa: F401
 
@@ -485,19 +445,19 @@ def _measure_load(options: argparse.Namespace, console: Console) -> None:
     report = run_measure_load(options.directory, load_options, console.step)
     if options.plot is not None:
         options.plot.write_text(report.plot())
-    _show(report, options)
+    _show_report(report, options)
 
 
 @contextlib.contextmanager
 def _without_onednn() -> Iterator[None]:
-    """Starts TensorFlow without oneDNN, whose note it prints; processes started later have it."""
+    """Starts TensorFlow without oneDNN, about which it prints a note; later processes use it."""
     name = "TF_ENABLE_ONEDNN_OPTS"
-    before = os.environ.get(name)
+    old_value = os.environ.get(name)
     os.environ.setdefault(name, "0")
     try:
         yield
     finally:
-        if before is None:
+        if old_value is None:
             del os.environ[name]
 
 

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from jax2tf_bridge._utils import did_you_mean, printable
-from jax2tf_bridge.cli._console import Console, first_line
+from jax2tf_bridge.cli._console import Console, get_first_line, get_option_name
 from jax2tf_bridge.errors import BridgeError, FileFormatError
 from jax2tf_bridge.inspecting import inspect
 from jax2tf_bridge.portable import PortableFunction
@@ -38,7 +38,7 @@ class UserCodeError(BridgeError):
 
     def __init__(self, what: str, cause: BaseException, place: str | None = None) -> None:
         """`what` is the action that failed; `place` is the user's line, if known."""
-        first = first_line(cause)
+        first = get_first_line(cause)
         at = f" at {place}" if place else ""
         text = f"{what} failed{at}: {type(cause).__name__}" + (f": {first}" if first else "")
         super().__init__(f"{text} (--debug shows all of it)")
@@ -90,7 +90,7 @@ def add_functions(
     parser.add_argument(
         "file",
         nargs=nargs,
-        type=named_path,
+        type=read_named_path,
         metavar=NAMED_PATH,
         help=f"{text}; or the folder of a SavedModel" if takes_model else text,
     )
@@ -142,9 +142,9 @@ def report_output(options: argparse.Namespace, output: AnyPath, lines: Iterable[
         print(printable(line))
 
 
-def add_target(parser: argparse.ArgumentParser, release: str) -> None:
-    """Adds --tensorflow, with the help `release`, and --no-xla."""
-    parser.add_argument("--tensorflow", metavar="RELEASE", help=release)
+def add_target(parser: argparse.ArgumentParser, text: str) -> None:
+    """Adds --tensorflow, with the help `text`, and --no-xla."""
+    parser.add_argument("--tensorflow", metavar="RELEASE", help=text)
     add_no_xla(parser)
 
 
@@ -192,6 +192,13 @@ def check_updates(options: argparse.Namespace, signatures: Collection[str]) -> N
             )
 
 
+def check_names(option: str, names: Sequence[str]) -> None:
+    """Raises UsageError if an option names the same thing twice."""
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"{option}: {name or 'it'} is given twice")
+
+
 def split_names(text: str) -> list[str]:
     """Splits NAME,NAME."""
     return [name.strip() for name in text.split(",")]
@@ -209,7 +216,7 @@ def split_assignment(text: str) -> tuple[str, str]:
     return name.strip(), value
 
 
-def target_of(options: argparse.Namespace) -> Target | None:
+def read_target(options: argparse.Namespace) -> Target | None:
     """Returns the target that --tensorflow and --no-xla name; None without them.
 
     Raises:
@@ -221,14 +228,8 @@ def target_of(options: argparse.Namespace) -> Target | None:
     return None if xla else Target.widest(xla=False)
 
 
-def at_least(smallest: int) -> Callable[[str], int]:
-    """Returns the type of an option that is a whole number.
-
-    >>> at_least(1)("3")
-    3
-    """
-
-    def number(text: str) -> int:
+def _make_integer_type(smallest: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
         number = int(text)
         if number < smallest:
             raise argparse.ArgumentTypeError(
@@ -236,20 +237,20 @@ def at_least(smallest: int) -> Callable[[str], int]:
             )
         return number
 
-    return number
+    return read
 
 
-NOT_NEGATIVE, POSITIVE = at_least(0), at_least(1)
+NOT_NEGATIVE, POSITIVE = _make_integer_type(0), _make_integer_type(1)
+"""Types of options that are whole numbers."""
 
-
-READABLE = "a file that export or jax.export wrote, or the folder of a SavedModel"
+READABLE_PATHS = "a file that export or jax.export wrote, or the folder of a SavedModel"
 NAMED_PATH = "[NAME=]PATH"
 
 NamedPath: TypeAlias = tuple[str, AnyPath]
 """Name of a signature ("" if omitted), and the file of its function."""
 
 
-def exported_path(text: str) -> AnyPath:
+def read_exported_path(text: str) -> AnyPath:
     """Reads the path of a file or model that export, save or jax.export wrote.
 
     Raises:
@@ -273,12 +274,16 @@ def exported_path(text: str) -> AnyPath:
     )
 
 
-def named_path(text: str) -> NamedPath:
-    """Reads [NAME=]PATH; raises as `exported_path`."""
+def read_named_path(text: str) -> NamedPath:
+    """Reads [NAME=]PATH.
+
+    Raises:
+      argparse.ArgumentTypeError: as for `read_exported_path`.
+    """
     name, equals, path = text.partition("=")
     if equals and name.isidentifier() and not Path(text).exists():
-        return name, exported_path(path)
-    return "", exported_path(text)
+        return name, read_exported_path(path)
+    return "", read_exported_path(text)
 
 
 def map_signatures(files: Sequence[NamedPath]) -> dict[str, AnyPath]:
@@ -299,34 +304,38 @@ def map_signatures(files: Sequence[NamedPath]) -> dict[str, AnyPath]:
     return paths
 
 
-def read_functions(files: Sequence[NamedPath]) -> dict[str, PortableFunction]:
-    """Reads the functions in files, by the name of the signature.
+def read_source(options: argparse.Namespace) -> AnyPath | dict[str, PortableFunction]:
+    """Reads the functions in files, by signature, or returns the folder of a SavedModel.
 
     Raises:
-      UsageError: two have the same name.
+      UsageError: files need other names, or an option does not fit.
       FileFormatError, OSError: a file cannot be read.
     """
-    return {name: read_function(path) for name, path in map_signatures(files).items()}
-
-
-def find_model_folder(files: Sequence[NamedPath]) -> AnyPath | None:
-    """Returns the folder of a SavedModel that is passed in place of files of functions.
-
-    Raises:
-      UsageError: there is something beside the folder.
-    """
-    folders = [path for _, path in files if path.is_dir()]
-    if folders and (len(files) > 1 or files[0][0]):
+    files: Sequence[NamedPath] = options.file
+    folder = next((path for _, path in files if path.is_dir()), None)
+    if folder is None:
+        functions = {name: read_function(path) for name, path in map_signatures(files).items()}
+        if "updates_params" in options:
+            check_updates(options, functions)
+        return functions
+    if len(files) > 1 or files[0][0]:
         raise UsageError(
-            f"{folders[0]} is a SavedModel, whose signatures already have names. Pass it alone, "
+            f"{folder} is a SavedModel, whose signatures already have names. Pass it alone, "
             "without NAME="
         )
-    return folders[0] if folders else None
+    for name in ("params", "updates_params", "weight_signatures"):
+        if getattr(options, name, None):
+            part = "weights" if name == "params" else "signatures"
+            raise UsageError(
+                f"{get_option_name(name)}: {folder} is a SavedModel, which has its own {part}. "
+                "Remove the option"
+            )
+    return folder
 
 
 @contextlib.contextmanager
-def current_folder_first() -> Iterator[None]:
-    """Makes imports in a `with` block search the current folder first."""
+def search_current_folder_first() -> Iterator[None]:
+    """Lets imports in a `with` block search the current folder first."""
     folder = str(Path.cwd())
     sys.path.insert(0, folder)
     try:
@@ -410,7 +419,7 @@ def read_example(file: AnyPath) -> Example:
         )
     try:
         return _read_json(file) if kind == ".json" else read_npz(file)
-    except UNREADABLE as e:
+    except READING_ERRORS as e:
         raise FileFormatError(
             f"--example: {file} cannot be read as {kind} with values of inputs by name: {e}",
             file=str(file),
@@ -425,15 +434,15 @@ def _read_json(file: AnyPath) -> Example:
     return values if isinstance(values, dict) else listed
 
 
-UNREADABLE = (ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error)
-"""Errors of reading values from a damaged file."""
+READING_ERRORS = (ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error)
+"""Errors that reading values from a damaged file raises."""
 
 
 def read_npz(file: AnyPath) -> dict[str, np.ndarray]:
     """Reads arrays by name.
 
     Raises:
-      ValueError, or others of UNREADABLE: it is no such file, or is damaged.
+      ValueError, or another of READING_ERRORS: the file is damaged, or has another format.
     """
     with file.open("rb") as stream:
         arrays = np.load(stream, allow_pickle=False)

@@ -15,15 +15,12 @@ from jax2tf_bridge.cli._commands import (
     add_output,
     add_overwrite,
     add_params,
-    find_model_folder,
     print_json,
     print_result,
-    read_functions,
+    read_source,
     split_assignment,
 )
-from jax2tf_bridge.cli._console import Console, option_name
-from jax2tf_bridge.portable import PortableFunction
-from jax2tf_bridge.storage import AnyPath
+from jax2tf_bridge.cli._console import Console, get_option_name
 
 _DESCRIPTION = """\
 Compiles the signatures of a SavedModel, or functions in files, to a C library that needs neither
@@ -48,11 +45,14 @@ def _read_sizes(text: str) -> dict[str, int]:
     """Reads VARIABLE=SIZE,VARIABLE=SIZE."""
     try:
         pairs = [split_assignment(each) for each in text.split(",")]
-        return {name: int(size) for name, size in pairs}
+        sizes = {name: int(size) for name, size in pairs}
     except ValueError:
+        pairs, sizes = [], {}
+    if not sizes or len(sizes) < len(pairs):
         raise argparse.ArgumentTypeError(
             f"expected open sizes and their values, as b=1 or b=1,n=128. Got: {text}"
-        ) from None
+        )
+    return sizes
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -101,7 +101,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--target-cpu",
         default="",
         metavar="CPU",
-        help="the processor that runs it, as haswell or cortex-a72; by default each of its kind",
+        help="the processor that runs it, as haswell or cortex-a72; by default any of its kind",
     )
     parser.add_argument(
         "--multithreading",
@@ -121,7 +121,7 @@ def _compile(options: argparse.Namespace, console: Console) -> None:
     if options.open_sizes:
         _write_open(options, console)
         return
-    source = _read_source(options)
+    source = read_source(options)
     with console.loading("TensorFlow", "compile"):
         from jax2tf_bridge.c_library import compile_library
     with console.step(f"compiling {options.output}"):
@@ -144,14 +144,14 @@ def _compile(options: argparse.Namespace, console: Console) -> None:
 
 def _write_open(options: argparse.Namespace, console: Console) -> None:
     refused = [
-        option_name(name)
+        get_option_name(name)
         for name, default in _ONLY_FIXED.items()
         if getattr(options, name) != default
     ]
     if refused:
         raise UsageError(
-            f"{', '.join(refused)}: not with --open-sizes, whose library takes any sizes and is "
-            "compiled by TensorFlow where it runs"
+            f"{', '.join(refused)}: --open-sizes writes a library for any sizes, which TensorFlow "
+            "compiles where it runs. Remove these options, or --open-sizes"
         )
     files: list[NamedPath] = options.file
     if len(files) > 1 or files[0][0]:
@@ -166,15 +166,6 @@ def _write_open(options: argparse.Namespace, console: Console) -> None:
         print_json({"path": str(options.output)})
     else:
         print(f"{options.output}: a C library for any sizes. Its README.md says how to build it.")
-
-
-def _read_source(options: argparse.Namespace) -> AnyPath | dict[str, PortableFunction]:
-    folder = find_model_folder(options.file)
-    if folder is None:
-        return read_functions(options.file)
-    if options.params is not None:
-        raise UsageError(f"--params: {folder} is a SavedModel, which has its own weights")
-    return folder
 
 
 COMMAND = Command("compile", "write a C library", _DESCRIPTION, _EXAMPLES, _add_options, _compile)

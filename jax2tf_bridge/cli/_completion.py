@@ -14,7 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from jax2tf_bridge.cli._commands import NAMED_PATH, Command, UsageError, exported_path, named_path
+from jax2tf_bridge.cli._commands import (
+    NAMED_PATH,
+    Command,
+    UsageError,
+    read_exported_path,
+    read_named_path,
+)
 from jax2tf_bridge.cli._console import PROGRAM, Console
 from jax2tf_bridge.storage import as_path
 from jax2tf_bridge.targets import TENSORFLOW_RELEASES
@@ -35,7 +41,7 @@ zsh searches the folders in fpath; one of them may be ~/.zfunc:
 bash reads that folder if the package bash-completion is installed. Otherwise, load the script in
 ~/.bashrc."""
 
-_PATH_TYPES = (as_path, Path, exported_path, named_path)
+_PATH_TYPES = (as_path, Path, read_exported_path, read_named_path)
 _PATH_METAVARS = frozenset({"PATH", "FILE", "DIR"})
 _MAX_HELP_CHARACTERS = 70
 
@@ -93,7 +99,10 @@ def _run(options: argparse.Namespace, console: Console) -> None:
 
     parser, commands = make_parsers()
     lines = [_describe(parser.list_actions(), "", "")]
-    lines += [_describe(each.parser.list_actions(), each.name, each.summary) for each in commands]
+    lines += [
+        _describe(command_parser.list_actions(), command.name, command.summary)
+        for command, command_parser in commands.items()
+    ]
     print("\n".join(_SCRIPTS[shell](lines)))
 
 
@@ -196,16 +205,16 @@ def _write_zsh(lines: Sequence[_CommandLine]) -> Iterator[str]:
     for command in commands:
         yield f"    {shlex.quote(f'{command.name}:{command.help}')}"
     yield "  )"
-    specs = [*map(_zsh_option, program.options), "'1: :->command'", "'*:: :->arguments'"]
+    specs = [*map(_format_zsh_option, program.options), "'1: :->command'", "'*:: :->arguments'"]
     yield f"  _arguments -C {' '.join(specs)}"
     yield '  case "$state" in'
     yield "    command) _describe -t commands command commands ;;"
     yield "    arguments)"
     yield '      case "${line[1]}" in'
     for command in commands:
-        specs = [*map(_zsh_option, command.options)]
+        specs = [*map(_format_zsh_option, command.options)]
         if command.argument is not None:
-            specs.append(shlex.quote(f"*:{_zsh_value(command.argument)}"))
+            specs.append(shlex.quote(f"*:{_format_zsh_value(command.argument)}"))
         yield f"        {command.name}) _arguments {' '.join(specs)} ;;"
     yield "      esac ;;"
     yield "  esac"
@@ -217,10 +226,10 @@ def _write_zsh(lines: Sequence[_CommandLine]) -> Iterator[str]:
     yield "fi"
 
 
-def _zsh_option(option: _Option) -> str:
+def _format_zsh_option(option: _Option) -> str:
     text, names = f"[{_escape_zsh(option.help)}]", [*option.names]
     if option.value is not None:
-        text += f":{_zsh_value(option.value)}"
+        text += f":{_format_zsh_value(option.value)}"
         # The value may be the next word, or follow "=".
         names = [f"{name}=" if name.startswith("--") else f"{name}+" for name in names]
     if len(names) == 1:
@@ -229,7 +238,7 @@ def _zsh_option(option: _Option) -> str:
     return f"{shlex.quote(exclusive)}{{{','.join(names)}}}{shlex.quote(text)}"
 
 
-def _zsh_value(value: _Value) -> str:
+def _format_zsh_value(value: _Value) -> str:
     action = f"({' '.join(value.words)})" if value.words else ""
     if value.is_path:
         action = "_jax2tf_bridge_named_files" if value.name == NAMED_PATH else "_files"
@@ -260,7 +269,7 @@ def _write_fish(lines: Sequence[_CommandLine]) -> Iterator[str]:
                 f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}"
                 for name in option.names
             )
-            value = "" if option.value is None else f" {_fish_value(option.value)}"
+            value = "" if option.value is None else f" {_format_fish_value(option.value)}"
             yield f"{only} {names}{value} -d {_quote_fish(option.help)}"
         if line.argument is not None and line.argument.is_path:
             yield f"{only} -F"
@@ -268,7 +277,7 @@ def _write_fish(lines: Sequence[_CommandLine]) -> Iterator[str]:
             yield f"{only} -a {_quote_fish(' '.join(line.argument.words))}"
 
 
-def _fish_value(value: _Value) -> str:
+def _format_fish_value(value: _Value) -> str:
     if value.words:
         return f"-x -a {_quote_fish(' '.join(value.words))}"
     return "-r -F" if value.is_path else "-x"

@@ -1,7 +1,4 @@
-"""Writes errors, notes and progress to stderr, with options in place of arguments.
-
-It also loads JAX and TensorFlow, which takes seconds.
-"""
+"""Writes errors, notes and progress to stderr, with options in place of arguments."""
 
 from __future__ import annotations
 
@@ -107,7 +104,7 @@ class Console:
         begun = time.monotonic()
         try:
             if sys.stderr.isatty():
-                with _showing(text):
+                with _show_step(text):
                     yield
             else:
                 yield
@@ -140,7 +137,7 @@ class Console:
 
 
 @contextlib.contextmanager
-def _showing(text: str) -> Iterator[None]:
+def _show_step(text: str) -> Iterator[None]:
     """Shows a step on the terminal, with its time from the first second on.
 
     Progress bars inside the step are shown below it.
@@ -148,7 +145,7 @@ def _showing(text: str) -> Iterator[None]:
     # Imported late: without a terminal nothing is shown.
     from tqdm import tqdm
 
-    ended = threading.Event()
+    has_ended = threading.Event()
     with tqdm(
         desc=f"{text} ...",
         bar_format="{desc}",
@@ -158,7 +155,7 @@ def _showing(text: str) -> Iterator[None]:
     ) as line:
 
         def update() -> None:
-            while not ended.wait(_STEP_SECONDS):
+            while not has_ended.wait(_STEP_SECONDS):
                 line.bar_format = "{desc} {elapsed}"
                 line.refresh()
 
@@ -167,7 +164,7 @@ def _showing(text: str) -> Iterator[None]:
         try:
             yield
         finally:
-            ended.set()
+            has_ended.set()
             clock.join()
 
 
@@ -188,7 +185,7 @@ def quiet_tensorflow(*, debug: bool, is_timed: bool) -> None:
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
 
-def first_line(error: BaseException) -> str:
+def get_first_line(error: BaseException) -> str:
     """Returns the first non-empty line of an error's text."""
     return next(filter(None, map(str.strip, str(error).splitlines())), "")
 
@@ -210,11 +207,11 @@ _METAVARS: Mapping[str, str] = MappingProxyType(
 )
 
 
-def for_command_line(text: str, options: argparse.Namespace) -> str:
+def format_for_command_line(text: str, options: argparse.Namespace) -> str:
     """Writes the arguments in a message as options of the running command.
 
     >>> text = Message("The ", Argument("polymorphic_shapes"), " entry '(b, 3)'")
-    >>> for_command_line(text, argparse.Namespace(command="export", shapes=["(b, 3)"]))
+    >>> format_for_command_line(text, argparse.Namespace(command="export", shapes=["(b, 3)"]))
     "The --shapes entry '(b, 3)'"
     """
     if not isinstance(text, Message):
@@ -229,46 +226,46 @@ def for_command_line(text: str, options: argparse.Namespace) -> str:
     def write(argument: Argument) -> str:
         if argument.name == "file":
             return file
-        return "--args" if in_args and argument == _SHAPES else option_text(argument)
+        return "--args" if in_args and argument == _SHAPES else format_option(argument)
 
     return text.format_with(write)
 
 
-def option_name(argument: str) -> str:
+def get_option_name(argument: str) -> str:
     """Returns the name of the option for an argument.
 
-    >>> option_name("pad_values"), option_name("target")
+    >>> get_option_name("pad_values"), get_option_name("target")
     ('--pad-values', '--tensorflow')
     """
     return _OPTIONS.get(argument, f"--{argument.replace('_', '-')}")
 
 
-def option_text(argument: Argument) -> str:
+def format_option(argument: Argument) -> str:
     """Writes an argument as its option of the command line.
 
-    >>> option_text(Argument("oversize", {"b": "as is", "n": "as is"}))
+    >>> format_option(Argument("oversize", {"b": "as is", "n": "as is"}))
     '--oversize b=as-is --oversize n=as-is'
-    >>> option_text(Argument("polymorphic_constraints", ["b >= 2", "c == 3"]))
+    >>> format_option(Argument("polymorphic_constraints", ["b >= 2", "c == 3"]))
     "--constraints 'b >= 2' 'c == 3'"
     """
     name, value = argument.name, argument.value
-    option = option_name(name)
+    option = get_option_name(name)
     if value is ... or value is True:
         return option
     if isinstance(value, Blank):
         return f"{option} {_METAVARS[name]}"
     if name in ("polymorphic_shapes", "polymorphic_constraints"):
         entries = value if isinstance(value, (list, tuple)) else [value]
-        return " ".join([option, *(shlex.quote(_entry(entry)) for entry in entries)])
+        return " ".join([option, *(shlex.quote(_format_entry(entry)) for entry in entries)])
     if isinstance(value, dict):
-        return " ".join(f"{option} {key}={_word(each)}" for key, each in value.items())
-    return f"{option} {_word(value)}"
+        return " ".join(f"{option} {key}={_format_word(each)}" for key, each in value.items())
+    return f"{option} {_format_word(value)}"
 
 
-def _entry(entry: Any) -> str:
+def _format_entry(entry: Any) -> str:
     """Writes an entry of --shapes or --constraints.
 
-    >>> [_entry(entry) for entry in (None, "(b, 3)", {"x": "(b,)"})]
+    >>> [_format_entry(entry) for entry in (None, "(b, 3)", {"x": "(b,)"})]
     ['None', '(b, 3)', '{"x": "(b,)"}']
     """
     if isinstance(entry, (dict, list, tuple)):
@@ -276,7 +273,7 @@ def _entry(entry: Any) -> str:
     return "auto" if entry is AUTO else str(entry)
 
 
-def _word(value: Any) -> str:
+def _format_word(value: Any) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return ",".join(map(_word, value))
+        return ",".join(map(_format_word, value))
     return str(value).lower() if isinstance(value, bool) else str(value).replace("as is", "as-is")

@@ -1,13 +1,17 @@
-"""`jax2tf-bridge litert`, `tfjs`, `onnx` and `weights`: write other formats."""
+"""`jax2tf-bridge litert`, `tfjs`, `onnx`, `coreml` and `weights`: write other formats."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
+import re
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from jax2tf_bridge.cli._commands import (
-    UNREADABLE,
+    READING_ERRORS,
     Command,
     UsageError,
     add_functions,
@@ -16,18 +20,17 @@ from jax2tf_bridge.cli._commands import (
     add_overwrite,
     add_params,
     add_updates,
+    check_names,
     check_output,
-    check_updates,
-    find_model_folder,
     map_signatures,
     print_result,
-    read_functions,
+    read_named_path,
     read_npz,
+    read_source,
     report_output,
 )
-from jax2tf_bridge.cli._console import Console, option_name
+from jax2tf_bridge.cli._console import Console
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.saved_model import read_saved_weights
 from jax2tf_bridge.serialization import read_function
 from jax2tf_bridge.storage import AnyPath, as_path
@@ -56,6 +59,16 @@ examples:
   jax2tf-bridge onnx predict.jaxfn --params weights.msgpack -o predict.onnx
   jax2tf-bridge onnx classify=classify.jaxfn embed=embed.jaxfn --params weights.msgpack \\
       -o models"""
+
+_COREML = """\
+Writes a function in a file, or the signature of a SavedModel, as a Core ML package (.mlpackage).
+Needs TensorFlow and coremltools, not JAX."""
+
+_COREML_EXAMPLES = """\
+examples:
+  jax2tf-bridge coreml predict.jaxfn -o predict.mlpackage --sizes b=1
+  jax2tf-bridge coreml predict.jaxfn --params weights.msgpack -o predict.mlpackage --sizes b=1..8
+  jax2tf-bridge coreml predict/1 -o predict.mlpackage --sizes b=1,n=128 --precision float16"""
 
 _TFJS = """\
 Writes functions in files, or the signatures of a SavedModel, as graph models of TensorFlow.js.
@@ -118,15 +131,15 @@ def _write_litert(options: argparse.Namespace, console: Console) -> None:
     data = (
         None if options.representative_data is None else _read_samples(options.representative_data)
     )
-    functions = _read_functions(options)
+    source = read_source(options)
     with console.loading("TensorFlow", "litert"):
         from jax2tf_bridge.litert import save_litert
         from jax2tf_bridge.signatures import Signature
-    signatures: Any = functions
-    if isinstance(functions, dict):
+    signatures: Any = source
+    if isinstance(source, dict):
         signatures = {
             name: Signature(function, updates_params=name in options.updates_params)
-            for name, function in functions.items()
+            for name, function in source.items()
         }
     with console.step(f"converting to {output}"):
         model = save_litert(
@@ -143,21 +156,6 @@ def _write_litert(options: argparse.Namespace, console: Console) -> None:
     report_output(options, output, [str(model)])
 
 
-def _read_functions(options: argparse.Namespace) -> AnyPath | dict[str, PortableFunction]:
-    folder = find_model_folder(options.file)
-    if folder is None:
-        functions = read_functions(options.file)
-        check_updates(options, functions)
-        return functions
-    for name in ("updates_params", "weight_signatures"):
-        if getattr(options, name):
-            raise UsageError(
-                f"{option_name(name)}: {folder} is a SavedModel, which has its own signatures. "
-                "Remove the option"
-            )
-    return folder
-
-
 def _add_tfjs_options(parser: argparse.ArgumentParser) -> None:
     add_functions(parser, takes_model=True)
     add_output(parser, "DIR", "the folder to write")
@@ -168,18 +166,17 @@ def _add_tfjs_options(parser: argparse.ArgumentParser) -> None:
         help="the dtype of stored float32 weights",
     )
     add_overwrite(parser)
-    parser.set_defaults(updates_params=(), weight_signatures=())
     add_json(parser, "print a description of the models as JSON")
 
 
 def _write_tfjs(options: argparse.Namespace, console: Console) -> None:
-    functions = _read_functions(options)
+    source = read_source(options)
     with console.loading("TensorFlow", "tfjs"):
         from jax2tf_bridge.tfjs import save_tfjs
     with console.step(f"converting to {options.output}"):
         model = save_tfjs(
             options.output,
-            functions,
+            source,
             params=options.params,
             quantize=options.quantize,
             overwrite=options.overwrite,
@@ -190,7 +187,7 @@ def _write_tfjs(options: argparse.Namespace, console: Console) -> None:
 def _read_samples(file: AnyPath) -> list[Mapping[str, Any]]:
     try:
         by_name = read_npz(file)
-    except UNREADABLE as e:
+    except READING_ERRORS as e:
         raise FileFormatError(
             f"{file} is not an .npz file of arrays, as numpy.savez writes: {e}", file=str(file)
         ) from e
@@ -259,6 +256,76 @@ def _write_onnx(options: argparse.Namespace, console: Console) -> None:
     print_result(options, model)
 
 
+def _add_coreml_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "file",
+        nargs=1,
+        type=read_named_path,
+        metavar="PATH",
+        help="a file that export wrote, or the folder of a SavedModel with one signature",
+    )
+    add_output(parser, "DIR", "the package to write; its name ends with .mlpackage")
+    add_params(parser)
+    parser.add_argument(
+        "--sizes",
+        action="extend",
+        default=[],
+        type=_read_size_bounds,
+        metavar="NAME=SIZE[,NAME=SIZE]",
+        help="the value of each open size, or its range, as b=1 or b=1..8. In a SavedModel that "
+        "the bridge did not write, a size has the name of its input and axis, as x.0=1",
+    )
+    parser.add_argument(
+        "--precision",
+        choices=("float32", "float16"),
+        default="float32",
+        help="the dtype in which Core ML computes with floats (default: %(default)s); the Neural "
+        "Engine needs float16",
+    )
+    add_overwrite(parser)
+    add_json(parser, "print a description of the package as JSON")
+
+
+def _read_size_bounds(text: str) -> list[tuple[str, int | tuple[int, int]]]:
+    """Reads NAME=SIZE or NAME=LEAST..GREATEST, separated by commas.
+
+    >>> _read_size_bounds("b=1..8,x.0=3")
+    [('b', (1, 8)), ('x.0', 3)]
+    """
+    bounds: list[tuple[str, int | tuple[int, int]]] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([^=\s]+)=(\d+)(?:\.\.(\d+))?\s*", part)
+        least, greatest = (int(match[2]), int(match[3] or match[2])) if match else (0, 0)
+        if match is None or not 1 <= least <= greatest:
+            raise argparse.ArgumentTypeError(
+                "expected open sizes with their values or ranges, as b=1 or b=1..8,n=128. "
+                f"Got: {text}"
+            )
+        bounds.append((match[1], (least, greatest) if match[3] else least))
+    return bounds
+
+
+def _write_coreml(options: argparse.Namespace, console: Console) -> None:
+    check_names("--sizes", [name for name, _ in options.sizes])
+    source: Any = read_source(options)
+    if isinstance(source, dict):
+        (source,) = source.values()
+    with console.loading("TensorFlow", "coreml"):
+        from jax2tf_bridge.coreml import save_coreml
+    # coremltools prints warnings and progress bars, even if stderr is not a terminal.
+    stderr = sys.stderr if options.debug else io.StringIO()
+    with console.step(f"converting to {options.output}"), contextlib.redirect_stderr(stderr):
+        model = save_coreml(
+            options.output,
+            source,
+            params=options.params,
+            sizes=dict(options.sizes),
+            precision=options.precision,
+            overwrite=options.overwrite,
+        )
+    print_result(options, model)
+
+
 def _add_weights_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source",
@@ -307,6 +374,14 @@ ONNX = Command(
     _ONNX_EXAMPLES,
     _add_onnx_options,
     _write_onnx,
+)
+COREML = Command(
+    "coreml",
+    "write a Core ML package",
+    _COREML,
+    _COREML_EXAMPLES,
+    _add_coreml_options,
+    _write_coreml,
 )
 WEIGHTS = Command(
     "weights",

@@ -23,13 +23,13 @@ from jax2tf_bridge.cli._commands import (
     add_output,
     add_target,
     check_output,
-    current_folder_first,
     import_reference,
+    read_target,
     report_output,
+    search_current_folder_first,
     split_assignment,
-    target_of,
 )
-from jax2tf_bridge.cli._console import Console, first_line
+from jax2tf_bridge.cli._console import Console, get_first_line
 from jax2tf_bridge.errors import BridgeError, InconclusiveShapeError, Message
 from jax2tf_bridge.inspecting import summarize_function
 from jax2tf_bridge.portable import AUTO, NoGradient, PortableFunction
@@ -121,7 +121,7 @@ def _run(options: argparse.Namespace, console: Console) -> None:
     specs = [_read_argument(text, "--args") for text in options.args]
     keyword_specs = dict(map(read_keyword, options.kwargs))
     shapes = _read_all_shapes(options.shapes, specs)
-    target = target_of(options)
+    target = read_target(options)
     platforms = None if options.platforms is None else options.platforms.split(",")
     with console.loading("JAX", "export"):
         from jax2tf_bridge.from_jax import export
@@ -129,7 +129,7 @@ def _run(options: argparse.Namespace, console: Console) -> None:
 
     if options.x64:
         jax.config.update("jax_enable_x64", True)
-    with current_folder_first():
+    with search_current_folder_first():
         with console.step(f"importing {options.function}"):
             function = import_reference(options.function, "module:function")
             args = _make_args(specs)
@@ -151,7 +151,7 @@ def _run(options: argparse.Namespace, console: Console) -> None:
                 options.function,
             )
         with console.step(f"exporting the gradient of {options.function}"):
-            portable = _with_gradient(portable, options.vjp_order, console)
+            portable = _add_gradient(portable, options.vjp_order, console)
     with console.step(f"writing {options.output}"):
         write_function(options.output, portable)
     for platform, reason in portable.dropped_platforms:
@@ -190,7 +190,7 @@ def _read_all_shapes(texts: Sequence[str], specs: Sequence[Any]) -> Any:
     if not texts:
         return None
     for i, spec in enumerate(specs):
-        if any(leaf.is_open for leaf in _leaves(spec)):
+        if any(leaf.is_open for leaf in _list_leaves(spec)):
             raise UsageError(
                 f"--shapes: argument {i + 1} of --args names open sizes itself; write them either "
                 "there or in --shapes"
@@ -209,13 +209,13 @@ def _check_shapes(texts: Sequence[str], arguments: int) -> None:
         )
 
 
-def _leaves(tree: Any) -> list[ArgumentSpec]:
+def _list_leaves(tree: Any) -> list[ArgumentSpec]:
     if isinstance(tree, ArgumentSpec):
         return [tree]
     children = tree.values() if isinstance(tree, dict) else tree
     if not isinstance(tree, (dict, list, tuple)):
         return []
-    return [leaf for child in children for leaf in _leaves(child)]
+    return [leaf for child in children for leaf in _list_leaves(child)]
 
 
 def _make_args(specs: Sequence[Any]) -> tuple[Any, ...]:
@@ -297,7 +297,7 @@ def _run_export(make: Callable[[], PortableFunction], name: str) -> PortableFunc
         raise UserCodeError(f"tracing {name}", e, user_line(e)) from e
 
 
-def _with_gradient(
+def _add_gradient(
     portable: PortableFunction, order: int | None, console: Console
 ) -> PortableFunction:
     """Adds the requested gradients; by default one order, if possible."""
@@ -309,7 +309,7 @@ def _with_gradient(
         except InconclusiveShapeError:
             raise
         except BridgeError as e:
-            text = first_line(e).removeprefix(f"{portable.name} has no gradient: ")
+            text = get_first_line(e).removeprefix(f"{portable.name} has no gradient: ")
             because = text.rstrip(".")
             console.note(f"{portable.name} is stored without a gradient: {because}.")
             return replace(portable, gradient=NoGradient(because))

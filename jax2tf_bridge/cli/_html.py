@@ -119,7 +119,7 @@ class Fold:
     Attributes:
       title: the visible title.
       paragraphs: the paragraphs inside.
-      chart: the text of a `bar_chart`.
+      chart: the text of a `draw_bars`.
       stablehlo: the text of a module, folded once more.
       is_open: whether it is unfolded at first.
     """
@@ -141,7 +141,7 @@ class Page:
       summary: titles and texts.
       tables: the tables.
       requests: calls of the signatures.
-      charts: texts of `bar_chart`.
+      charts: texts of `draw_bars`.
       modules: the folded parts, about modules.
     """
 
@@ -164,9 +164,9 @@ def render(page: Page) -> str:
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
         "style-src 'unsafe-inline'\">\n",
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n',
-        f"<title>{html_text(page.title)}</title>\n<style>\n{_STYLE}</style>\n</head>\n<body>\n",
-        f"<header><h1>{html_text(page.title)}</h1>\n",
-        f'<p class="subtitle">{html_text(page.subtitle)}</p></header>\n<main>\n',
+        f"<title>{escape_text(page.title)}</title>\n<style>\n{_STYLE}</style>\n</head>\n<body>\n",
+        f"<header><h1>{escape_text(page.title)}</h1>\n",
+        f'<p class="subtitle">{escape_text(page.subtitle)}</p></header>\n<main>\n',
         *_render_findings(page),
         *_render_summary(page),
         *_render_requests(page),
@@ -188,8 +188,8 @@ def _render_findings(page: Page) -> Iterator[str]:
     yield '<ul class="findings">\n'
     for severity, text, remedy in page.findings:
         label = f'<span class="severity">{_SEVERITIES[severity]}:</span>'
-        yield f'<li class="{severity}"><p>{label} {html_text(text)}</p>'
-        yield f'<p class="remedy">{html_text(remedy)}</p></li>\n' if remedy else "</li>\n"
+        yield f'<li class="{severity}"><p>{label} {escape_text(text)}</p>'
+        yield f'<p class="remedy">{escape_text(remedy)}</p></li>\n' if remedy else "</li>\n"
     yield "</ul>\n"
 
 
@@ -198,7 +198,8 @@ def _render_summary(page: Page) -> Iterator[str]:
     if rows:
         yield "<h2>Summary</h2>\n<table><tbody>\n"
         for title, text in rows:
-            yield f'<tr><th scope="row">{html_text(title)}</th><td>{html_text(text)}</td></tr>\n'
+            yield f'<tr><th scope="row">{escape_text(title)}</th>'
+            yield f"<td>{escape_text(text)}</td></tr>\n"
         yield "</tbody></table>\n"
 
 
@@ -211,15 +212,15 @@ def _render_table(table: PageTable) -> Iterator[str]:
     # On a narrow screen each row of a wide table becomes a block.
     is_wide = len(table.head) > 3
     kind = ' class="wide"' if is_wide else ""
-    yield f'<h2>{html_text(table.title)}</h2>\n<div class="scrolls"><table{kind}>\n<thead><tr>'
+    yield f'<h2>{escape_text(table.title)}</h2>\n<div class="scrolls"><table{kind}>\n<thead><tr>'
     for kind, title in zip(classes, table.head, strict=True):
-        yield f'<th scope="col"{kind}>{html_text(title)}</th>'
+        yield f'<th scope="col"{kind}>{escape_text(title)}</th>'
     yield "</tr></thead>\n<tbody>\n"
     for row in table.rows:
         cells = []
         for kind, title, cell in zip(classes, table.head, row, strict=True):
-            name = f' data-title="{html_text(title)}"' if is_wide else ""
-            cells.append(f"<td{kind}{name}>{html_text(cell)}</td>")
+            name = f' data-title="{escape_text(title)}"' if is_wide else ""
+            cells.append(f"<td{kind}{name}>{escape_text(cell)}</td>")
         yield f"<tr>{''.join(cells)}</tr>\n"
     yield "</tbody></table></div>\n"
 
@@ -232,24 +233,25 @@ def _render_requests(page: Page) -> Iterator[str]:
     yield "</p>\n"
     for request in page.requests:
         if len(page.requests) > 1:
-            yield f"<h3>{html_text(request.signature)}</h3>\n"
-        text = html_text(request.command)
+            yield f"<h3>{escape_text(request.signature)}</h3>\n"
+        text = escape_text(request.command)
         yield f'<pre class="copied">{text}</pre>\n' if request.is_command else f"<p>{text}</p>\n"
         yield '<details class="program"><summary>In Python, over gRPC</summary>'
-        yield f'<pre class="copied">{html_text(request.program)}</pre></details>\n'
+        yield f'<pre class="copied">{escape_text(request.program)}</pre></details>\n'
 
 
 def _render_fold(fold: Fold) -> Iterator[str]:
-    yield f"<details{' open' if fold.is_open else ''}><summary>{html_text(fold.title)}</summary>\n"
-    yield from (f"<p>{html_text(paragraph)}</p>\n" for paragraph in fold.paragraphs)
+    yield f"<details{' open' if fold.is_open else ''}>"
+    yield f"<summary>{escape_text(fold.title)}</summary>\n"
+    yield from (f"<p>{escape_text(paragraph)}</p>\n" for paragraph in fold.paragraphs)
     yield fold.chart
     if fold.stablehlo:
         yield "<details><summary>StableHLO</summary>"
-        yield f'<pre tabindex="0">{html_text(fold.stablehlo)}</pre></details>\n'
+        yield f'<pre tabindex="0">{escape_text(fold.stablehlo)}</pre></details>\n'
     yield "</details>\n"
 
 
-def largest(
+def take_largest(
     sizes: Sequence[tuple[str, int]], max_count: int, *, in_order: bool = False
 ) -> list[tuple[str, int]]:
     """Returns the largest sizes with their labels, the largest first, and the sum of all others.
@@ -267,16 +269,16 @@ def largest(
     return [*entries, (f"{len(rest)} others", sum(rest))] if rest else entries
 
 
-def html_text(text: str) -> str:
+def escape_text(text: str) -> str:
     """Escapes an untrusted text for elements and attributes.
 
-    >>> html_text('<b title="x">')
+    >>> escape_text('<b title="x">')
     '&lt;b title=&quot;x&quot;&gt;'
     """
     return escape(printable(text))
 
 
-def bar_chart(
+def draw_bars(
     title: str, bars: Sequence[tuple[str, int]], write: Callable[[int], str] = in_units
 ) -> str:
     """Draws horizontal bars that share a scale; "" for no bars.
@@ -290,13 +292,13 @@ def bar_chart(
         return ""
     longest = max(size for _, size in bars)
     rows = "".join(
-        f"<div><dt>{html_text(label)}</dt>"
+        f"<div><dt>{escape_text(label)}</dt>"
         '<dd class="bar"><svg aria-hidden="true">'
         f'<rect width="{max(100 * size / longest, 0.3):.1f}%" height="100%"/></svg></dd>'
-        f'<dd class="value">{html_text(write(size))}</dd></div>\n'
+        f'<dd class="value">{escape_text(write(size))}</dd></div>\n'
         for label, size in bars
     )
     return (
-        f"<figure><figcaption>{html_text(title)}</figcaption>\n"
+        f"<figure><figcaption>{escape_text(title)}</figcaption>\n"
         f'<dl class="bars">\n{rows}</dl></figure>\n'
     )

@@ -13,19 +13,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from jax2tf_bridge._utils import did_you_mean, in_units, printable, some
+from jax2tf_bridge._utils import in_units, printable, some, unknown_name_text
 from jax2tf_bridge.cli._commands import (
     NOT_NEGATIVE,
-    READABLE,
+    READABLE_PATHS,
     Command,
     UsageError,
     add_json,
     check_output,
-    exported_path,
     print_json,
+    read_exported_path,
 )
 from jax2tf_bridge.cli._console import Console, show_report
-from jax2tf_bridge.cli._html import Fold, Page, PageRequest, PageTable, bar_chart, largest, render
+from jax2tf_bridge.cli._html import (
+    Fold,
+    Page,
+    PageRequest,
+    PageTable,
+    draw_bars,
+    render,
+    take_largest,
+)
 from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.inspecting import (
     Inspection,
@@ -71,6 +79,7 @@ examples:
   jax2tf-bridge inspect weights.msgpack"""
 
 _MAX_BARS = 12
+"""Maximum number of bars of a chart."""
 _MAX_FILE_BARS = 20
 """Maximum number of bars on the page of a LiteRT model or a weights file."""
 _WRITTEN_WITH = "its file was written with vjp_order="
@@ -91,8 +100,8 @@ write_texts(Path(sys.argv[1]), int(sys.argv[2]))
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    readable = f"{READABLE}, a LiteRT model, or a file of weights"
-    parser.add_argument("file", type=exported_path, metavar="PATH", help=readable)
+    readable = f"{READABLE_PATHS}, a LiteRT model, or a file of weights"
+    parser.add_argument("file", type=read_exported_path, metavar="PATH", help=readable)
     add_json(parser, "print JSON; docs/command-line.md has the fields")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained page")
@@ -156,7 +165,7 @@ def _check(options: argparse.Namespace, console: Console) -> None:
         published = None if manifest is None else manifest.published.isoformat()
         print_json({"path": str(path), "files": files, "published": published})
     elif manifest is None:
-        console.note(f"only a version that publish wrote, and nothing changed, has {MANIFEST}")
+        console.note(f"publish writes {MANIFEST}; other tools, and later changes, leave it out")
         print(printable(f"{path}: complete; it has no manifest to compare its files with"))
     else:
         date = f"{manifest.published:%Y-%m-%d %H:%M}"
@@ -194,8 +203,8 @@ def _read_requests(path: AnyPath, signature: str | None) -> Mapping[str, Example
     if signature is None:
         return requests
     if signature not in requests:
-        near = did_you_mean(signature, requests) or f"; it has {some([*requests])}"
-        raise UsageError(f"--signature: {path} has no signature {signature}{near}")
+        text = unknown_name_text("signature", signature, requests)
+        raise UsageError(f"--signature: {path} has {text}")
     return {signature: requests[signature]}
 
 
@@ -235,10 +244,7 @@ class _ModuleTexts:
 
 
 def _print_modules(modules: Sequence[bytes | memoryview | None]) -> _ModuleTexts:
-    """Prints modules as text, where JAX is installed; None stands for modules that need no text.
-
-    A separate process and a time limit are used because MLIR may hang or crash on damaged bytes.
-    """
+    """Prints modules as text, where JAX is installed; None stands for modules that need no text."""
     if not modules:
         return _ModuleTexts(())
     if importlib.util.find_spec("jax") is None:
@@ -247,18 +253,19 @@ def _print_modules(modules: Sequence[bytes | memoryview | None]) -> _ModuleTexts
             "Only JAX can print the modules as text, and it is not installed here. Install it: "
             "pip install 'jax2tf-bridge[jax]', and run inspect --html again.",
         )
-    with tempfile.TemporaryDirectory(prefix="jax2tf-bridge-") as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory(prefix="jax2tf-bridge-") as name:
+        folder = Path(name)
         for i, module in enumerate(modules[:_MAX_MODULE_TEXTS]):
             if module is not None:
                 (folder / f"{i}.module").write_bytes(module)
-        problem = _run_program(folder)
+        # MLIR may hang or crash on damaged bytes, so a process with a time limit prints them.
+        problem = _write_texts(folder)
         files = [folder / f"{i}.text" for i in range(len(modules))]
         texts = [file.read_text(encoding="utf-8") if file.exists() else None for file in files]
     return _ModuleTexts(texts, "" if any(texts) else problem)
 
 
-def _run_program(folder: Path) -> str:
+def _write_texts(folder: Path) -> str:
     """Writes the texts; returns the reason to show if JAX printed none."""
     paths = os.pathsep.join(filter(None, sys.path))
     try:
@@ -277,7 +284,7 @@ def _run_program(folder: Path) -> str:
     return "The installed JAX cannot read the modules."
 
 
-def _directory_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
+def _make_directory_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
     model = facts["saved_model"]
     size = in_units(model["graph_bytes"] + model["variables_bytes"])
     return Page(
@@ -294,22 +301,17 @@ def _directory_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
             ("warm-up", format_warm_up(facts["warm_up"])),
             ("tags", ", ".join(model["tags"])),
         ],
-        tables=[_signatures(facts["signatures"]), _arrays(facts)],
+        tables=[_make_signature_table(facts["signatures"]), _make_constant_table(facts)],
         charts=[
-            bar_chart("Where the bytes are", _parts(facts)),
-            bar_chart("Variables, in bytes", _variables(facts["variables"]["list"])),
-            bar_chart("Modules, in bytes", _modules(facts["modules"])),
+            draw_bars("Where the bytes are", _list_part_bars(facts)),
+            draw_bars("Variables, in bytes", _list_variable_bars(facts["variables"]["list"])),
+            draw_bars("Modules, in bytes", _list_module_bars(facts["modules"])),
         ],
-        modules=[
-            _module(module, text, texts, is_open=i == 0)
-            for i, (module, text) in enumerate(
-                zip(facts["modules"][:_MAX_ROWS], texts.texts, strict=False)
-            )
-        ],
+        modules=_make_folds(facts["modules"][:_MAX_ROWS], texts, _describe_module),
     )
 
 
-def _file_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
+def _make_file_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
     file = facts["file"]
     needs = [*facts["sizes"]["constraints"], *facts["sizes"]["requirements"]]
     arrays = facts["arrays"]
@@ -317,7 +319,7 @@ def _file_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
         title=facts["name"],
         subtitle=f"{file['path']}, {file['format']} version {file['version']}, "
         f"{in_units(file['bytes'])}",
-        findings=_file_findings(facts),
+        findings=_list_file_findings(facts),
         summary=[
             ("runs on", format_releases(facts["tensorflow"])),
             ("platforms", ", ".join(facts["platforms"])),
@@ -332,30 +334,27 @@ def _file_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
             ("made for", facts["target"]),
         ],
         tables=[
-            _file_arrays("Arguments", facts["arguments"]),
-            _file_arrays("Results", facts["results"]),
+            _make_array_table("Arguments", facts["arguments"]),
+            _make_array_table("Results", facts["results"]),
         ],
         charts=[
-            bar_chart(
+            draw_bars(
                 "Captured arrays, in bytes",
-                largest(
+                take_largest(
                     [(c["name"] or c["sha256"][:12], c["bytes"]) for c in facts["constants"]],
                     _MAX_BARS,
                 ),
             ),
-            bar_chart(
+            draw_bars(
                 "Modules, in bytes",
-                [(_order_title(m["order"]), m["bytes"]) for m in facts["modules"]],
+                [(_format_order(m["order"]), m["bytes"]) for m in facts["modules"]],
             ),
         ],
-        modules=[
-            _file_module(module, text, texts, is_open=i == 0)
-            for i, (module, text) in enumerate(zip(facts["modules"], texts.texts, strict=True))
-        ],
+        modules=_make_folds(facts["modules"], texts, _describe_file_module),
     )
 
 
-def _signatures(signatures: Sequence[Mapping[str, Any]]) -> PageTable:
+def _make_signature_table(signatures: Sequence[Mapping[str, Any]]) -> PageTable:
     rows = []
     for signature in signatures[:_MAX_ROWS]:
         gradient, buckets = signature["gradient"], signature["buckets"] or {}
@@ -377,7 +376,7 @@ def _signatures(signatures: Sequence[Mapping[str, Any]]) -> PageTable:
     return PageTable("Signatures", ["name", "inputs", "outputs", "gradient", "buckets"], rows)
 
 
-def _arrays(facts: Mapping[str, Any]) -> PageTable:
+def _make_constant_table(facts: Mapping[str, Any]) -> PageTable:
     array_rows = [
         (f"module {m['number']}", c["type"], c["bytes"])
         for m in facts["modules"]
@@ -394,7 +393,7 @@ def _arrays(facts: Mapping[str, Any]) -> PageTable:
     return PageTable("Largest constants", ["where", "type", "bytes"], rows, number_column=2)
 
 
-def _parts(facts: Mapping[str, Any]) -> list[tuple[str, int]]:
+def _list_part_bars(facts: Mapping[str, Any]) -> list[tuple[str, int]]:
     model, modules = facts["saved_model"], facts["modules"]
     constants = {False: 0, True: 0}
     operations = 0
@@ -412,25 +411,24 @@ def _parts(facts: Mapping[str, Any]) -> list[tuple[str, int]]:
         "graph: constants": graph_constants,
         "graph: all else": max(rest, 0),
     }
-    return largest([*sizes.items()], len(sizes))
+    return take_largest([*sizes.items()], len(sizes))
 
 
-def _variables(variables: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
+def _list_variable_bars(variables: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
     in_order = sorted(variables, key=lambda v: natural_sort_key(v["path"]))
-    return largest([(v["path"], v["bytes"] or 0) for v in in_order], _MAX_BARS)
+    return take_largest([(v["path"], v["bytes"] or 0) for v in in_order], _MAX_BARS)
 
 
-def _modules(modules: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
+def _list_module_bars(modules: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
     bars = []
     for module in modules:
         kind = f", gradient of order {module['order']}" if module["order"] else ""
         bars.append((f"module {module['number']}{kind}", module["bytes"]))
-    return largest(bars, _MAX_BARS, in_order=True) if len(bars) > 1 else []
+    return take_largest(bars, _MAX_BARS, in_order=True) if len(bars) > 1 else []
 
 
-def _module(
-    module: Mapping[str, Any], text: str | None, texts: _ModuleTexts, *, is_open: bool
-) -> Fold:
+def _describe_module(module: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """Returns the title and the paragraphs of a module in a SavedModel."""
     paragraphs = [", ".join(list_module_facts(module))]
     paragraphs.append(f"in {module['function'] or 'the graph'}, node {module['node']}")
     if module["arguments"] or module["results"]:
@@ -439,12 +437,11 @@ def _module(
     sizes = module["sizes"] or {"constraints": [], "requirements": []}
     if needs := [*sizes["constraints"], *sizes["requirements"]]:
         paragraphs.append(f"needs {', '.join(needs)}")
-    return _fold(format_module_title(module), paragraphs, module, text, texts, is_open=is_open)
+    return format_module_title(module), paragraphs
 
 
-def _file_module(
-    module: Mapping[str, Any], text: str | None, texts: _ModuleTexts, *, is_open: bool
-) -> Fold:
+def _describe_file_module(module: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """Returns the title and the paragraphs of a module in a file."""
     constants = module["constant_bytes"]
     inside = f" ({in_units(constants)} in constants)" if constants else ""
     paragraphs = [
@@ -453,75 +450,80 @@ def _file_module(
     ]
     if module["requirements"]:
         paragraphs.append(f"needs {', '.join(module['requirements'])}")
-    title = _order_title(module["order"])
-    return _fold(title, paragraphs, module, text, texts, is_open=is_open)
+    return _format_order(module["order"]), paragraphs
 
 
-def _fold(
-    title: str,
-    paragraphs: list[str],
-    module: Mapping[str, Any],
-    text: str | None,
+def _make_folds(
+    modules: Sequence[Mapping[str, Any]],
     texts: _ModuleTexts,
-    *,
-    is_open: bool,
-) -> Fold:
-    if module["unreadable"]:
-        return Fold(title, [*paragraphs, f"It cannot be read: {module['unreadable']}"])
-    if module["custom_calls"]:
-        paragraphs.append(format_custom_calls(module))
-    if text is None and texts.missing_because:
-        paragraphs.append(texts.missing_because)
-    bars = [(op["name"], op["count"]) for op in module["ops"]]
-    total = sum(count for _, count in bars)
-    chart = bar_chart(
-        f"Operations, {total:,} in all", largest(bars, _MAX_BARS), lambda count: f"{count:,}"
-    )
-    return Fold(title, paragraphs, chart, text or "", is_open)
+    describe: Callable[[Mapping[str, Any]], tuple[str, list[str]]],
+) -> list[Fold]:
+    """Makes the folded parts about modules; the first is open."""
+    folds = []
+    for module, text in zip(modules, texts.texts, strict=False):
+        title, paragraphs = describe(module)
+        if module["unreadable"]:
+            folds.append(Fold(title, [*paragraphs, f"It cannot be read: {module['unreadable']}"]))
+            continue
+        if module["custom_calls"]:
+            paragraphs.append(format_custom_calls(module))
+        if text is None and texts.missing_because:
+            paragraphs.append(texts.missing_because)
+        bars = [(op["name"], op["count"]) for op in module["ops"]]
+        total = sum(count for _, count in bars)
+        chart = draw_bars(
+            f"Operations, {total:,} in all",
+            take_largest(bars, _MAX_BARS),
+            lambda count: f"{count:,}",
+        )
+        folds.append(Fold(title, paragraphs, chart, text or "", is_open=not folds))
+    return folds
 
 
-def _file_findings(facts: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    parts = []
+def _list_file_findings(facts: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    findings = []
     path = facts["file"]["path"]
     for module in facts["modules"]:
-        title = _order_title(module["order"])
+        title = _format_order(module["order"])
         calls = [c["name"] for c in module["custom_calls"] if not c["handled"]]
         retarget = f"jax2tf-bridge retarget {path} --tensorflow RELEASE writes it "
         if module["unreadable"]:
-            parts.append(("error", f"{title} cannot be read: {module['unreadable']}", ""))
+            findings.append(("error", f"{title} cannot be read: {module['unreadable']}", ""))
         elif calls:
             text = f"{title} runs on no TensorFlow: {no_handler_text(calls)}."
-            parts.append(("error", text, f"{retarget}without them, if plain StableHLO suffices."))
+            findings.append(
+                ("error", text, f"{retarget}without them, if plain StableHLO suffices.")
+            )
         elif not module["tensorflow"]:
             text = f"{title} is too new for every known TensorFlow."
-            parts.append(("error", text, f"{retarget}in an older version of StableHLO."))
+            findings.append(("error", text, f"{retarget}in an older version of StableHLO."))
     for dropped in facts["dropped_platforms"]:
-        parts.append(("note", f"Not for {dropped['platform']}: {dropped['reason']}", ""))
+        findings.append(("note", f"Not for {dropped['platform']}: {dropped['reason']}", ""))
     effects = [*facts["effects"]["ordered"], *facts["effects"]["unordered"]]
     if effects:
-        parts.append(
+        findings.append(
             ("warning", f"It has the effects {some(effects)}, which only JAX supports.", "")
         )
     if facts["devices"] > 1:
-        parts.append(("warning", f"It is spread over {facts['devices']} devices.", ""))
+        findings.append(("warning", f"It is spread over {facts['devices']} devices.", ""))
     orders, then = facts["gradient"]["orders"], facts["gradient"]["then"]
     # Users know already how many orders they asked for.
     if then and not (orders and _WRITTEN_WITH in then):
         text = f"{format_gradients(orders).capitalize()}: {then}"
-        parts.append(("note", text, ""))
-    return sorted(parts, key=lambda finding: ("error", "warning", "note").index(finding[0]))
+        findings.append(("note", text, ""))
+    return sorted(findings, key=lambda finding: ("error", "warning", "note").index(finding[0]))
 
 
-def _file_arrays(title: str, arrays: Sequence[Mapping[str, Any]]) -> PageTable:
+def _make_array_table(title: str, arrays: Sequence[Mapping[str, Any]]) -> PageTable:
     rows = [[a["path"] or "result", format_array_type(a)] for a in arrays[:_MAX_ROWS]]
     return PageTable(title, ["path", "type"], rows)
 
 
-def _order_title(order: int) -> str:
+def _format_order(order: int) -> str:
     return "The function" if order == 0 else f"Its gradient of order {order}"
 
 
-def _litert_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
+def _make_litert_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
     file, ops = facts["file"], facts["ops"]
     return Page(
         title=file["path"],
@@ -544,14 +546,16 @@ def _litert_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
             ),
         ],
         charts=[
-            bar_chart(
-                "Operators", largest([(op["name"], op["count"]) for op in ops], _MAX_FILE_BARS), str
+            draw_bars(
+                "Operators",
+                take_largest([(op["name"], op["count"]) for op in ops], _MAX_FILE_BARS),
+                str,
             )
         ],
     )
 
 
-def _weights_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
+def _make_weights_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
     file, weights = facts["file"], facts["weights"]
     bars = [(leaf["path"], leaf["bytes"]) for leaf in weights["list"]]
     return Page(
@@ -569,15 +573,15 @@ def _weights_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
                 number_column=2,
             )
         ],
-        charts=[bar_chart("Weights, in bytes", largest(bars, _MAX_FILE_BARS))],
+        charts=[draw_bars("Weights, in bytes", take_largest(bars, _MAX_FILE_BARS))],
     )
 
 
 _PAGES: Mapping[str, Callable[[Mapping[str, Any], _ModuleTexts], Page]] = {
-    "SavedModel": _directory_page,
-    "function": _file_page,
-    "LiteRT model": _litert_page,
-    "weights": _weights_page,
+    "SavedModel": _make_directory_page,
+    "function": _make_file_page,
+    "LiteRT model": _make_litert_page,
+    "weights": _make_weights_page,
 }
 
 COMMAND = Command(

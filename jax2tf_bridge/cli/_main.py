@@ -10,7 +10,6 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from importlib import metadata
 from itertools import islice, takewhile
 from pathlib import Path
@@ -33,8 +32,8 @@ from jax2tf_bridge.cli._commands import Command, UsageError, UserCodeError
 from jax2tf_bridge.cli._console import (
     PROGRAM,
     Console,
-    first_line,
-    for_command_line,
+    format_for_command_line,
+    get_first_line,
     has_colour,
     paint_help,
     quiet_tensorflow,
@@ -57,6 +56,7 @@ _COMMANDS = (
     _conversions.LITERT,
     _conversions.TFJS,
     _conversions.ONNX,
+    _conversions.COREML,
     _compile.COMMAND,
     _conversions.WEIGHTS,
     _inspect.COMMAND,
@@ -113,17 +113,16 @@ def run(argv: Sequence[str] | None) -> int:
 
 
 def _is_missing_path(error: Exception, options: argparse.Namespace) -> bool:
-    """Returns whether the error is that a path on the command line does not exist."""
     if not isinstance(error, (FileNotFoundError, NotADirectoryError)) or not error.filename:
         return False
     # The output need not exist yet.
-    read = [value for key, value in vars(options).items() if key != "output"]
+    values = [value for key, value in vars(options).items() if key != "output"]
     # [NAME=]PATH, once per signature.
-    read += [path for value in read if isinstance(value, list) for path in value]
-    read += [path for value in read if isinstance(value, tuple) for path in value]
-    named = {os.fspath(value) for value in read if isinstance(value, (str, os.PathLike))}
+    values += [pair for value in values if isinstance(value, list) for pair in value]
+    values += [part for value in values if isinstance(value, tuple) for part in value]
+    paths = {os.fspath(value) for value in values if isinstance(value, (str, os.PathLike))}
     name = os.fspath(error.filename)
-    return name in named and not os.path.exists(name)
+    return name in paths and not os.path.exists(name)
 
 
 def _suggest_path(name: str) -> str:
@@ -144,14 +143,16 @@ def _describe_error(error: Exception, options: argparse.Namespace) -> str:
     if isinstance(error, UserCodeError | UsageError):
         return str(error)
     if isinstance(error, BridgeError):
-        return for_command_line(get_message(error), options)
+        return format_for_command_line(get_message(error), options)
     if isinstance(error, OSError) and error.strerror:
         if not str(error).startswith("[Errno "):
-            return for_command_line(get_message(error), options)  # the bridge wrote this sentence
+            return format_for_command_line(
+                get_message(error), options
+            )  # the bridge wrote this sentence
         name = f"{error.filename}: " if error.filename else ""
         near = _suggest_path(error.filename) if _is_missing_path(error, options) else ""
         return f"{name}{error.strerror}{near}"
-    return f"{type(error).__name__}: {first_line(error)} (--debug shows all of it)"
+    return f"{type(error).__name__}: {get_first_line(error)} (--debug shows all of it)"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -167,13 +168,11 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} ({self.prog} --help says more)")
 
     def print_help(self, file: Any = None) -> None:
-        """Prints the help, with bold titles on a terminal."""
         stream = file or sys.stdout
         text = self.format_help()
         print(paint_help(text) if has_colour(stream) else text, end="", file=stream)
 
     def list_actions(self) -> list[argparse.Action]:
-        """Returns the options and arguments, in the order of the help."""
         return list(self._actions)
 
     def check_options(self, words: Iterable[str]) -> None:
@@ -185,16 +184,7 @@ class _Parser(argparse.ArgumentParser):
                 self.error(f"no option {name}{_suggest_option(name, known)}")
 
 
-@dataclass(frozen=True)
-class CommandParser:
-    """Parser of a command; `summary` is what it does, in a few words."""
-
-    name: str
-    summary: str
-    parser: _Parser
-
-
-def make_parsers() -> tuple[_Parser, tuple[CommandParser, ...]]:
+def make_parsers() -> tuple[_Parser, dict[Command, _Parser]]:
     """Makes the parser of the command line, and those of its commands."""
     parser = _Parser(
         prog=PROGRAM,
@@ -208,7 +198,7 @@ def make_parsers() -> tuple[_Parser, tuple[CommandParser, ...]]:
     adder = parser.add_subparsers(
         title="commands", dest="command", metavar="COMMAND", parser_class=_Parser
     )
-    return parser, tuple(_add_parser(adder, command) for command in _COMMANDS)
+    return parser, {command: _add_parser(adder, command) for command in _COMMANDS}
 
 
 def _suggest_option(name: str, known: Sequence[str]) -> str:
@@ -229,18 +219,19 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
       SystemExit: after --help and --version.
     """
     parser, parsers = make_parsers()
-    commands = {each.name: each.parser for each in parsers}
+    commands = {command.name: command_parser for command, command_parser in parsers.items()}
     names = ", ".join(commands)
-    before = list(takewhile(lambda word: word.startswith("-"), argv))
-    command = argv[len(before)] if len(before) < len(argv) else ""
-    if command in commands:
-        _check_places(parser, commands[command], command, before)
-    parser.check_options(before)
-    if len(before) < len(argv):
-        if command not in commands:
-            near = did_you_mean(command, commands)
-            parser.error(f"no command {command}{near or f': there are {names}'}")
-        commands[command].check_options(argv[len(before) + 1 :])
+    first_options = list(takewhile(lambda word: word.startswith("-"), argv))
+    has_command = len(first_options) < len(argv)
+    name = argv[len(first_options)] if has_command else ""
+    if name in commands:
+        _check_order(parser, commands[name], name, first_options)
+    parser.check_options(first_options)
+    if has_command:
+        if name not in commands:
+            near = did_you_mean(name, commands)
+            parser.error(f"no command {name}{near or f': there are {names}'}")
+        commands[name].check_options(argv[len(first_options) + 1 :])
     options = parser.parse_args(argv)
     if options.command is None:
         if not argv:
@@ -249,35 +240,35 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def _check_places(parser: _Parser, of_command: _Parser, command: str, words: Sequence[str]) -> None:
-    """Reports options of a command that stand before it."""
+def _check_order(
+    parser: _Parser, command_parser: _Parser, command: str, first_options: Sequence[str]
+) -> None:
+    """Reports options of a command that precede it."""
     general, own = (
         {name for action in each.list_actions() for name in action.option_strings}
-        for each in (parser, of_command)
+        for each in (parser, command_parser)
     )
-    for word in words:
+    for word in first_options:
         name = word.partition("=")[0]
         if name in own - general:
             parser.error(f"{name} is an option of {command}: write it after {command}")
 
 
 def _describe_versions() -> str:
-    packages = []
-    for name, distributions in (
-        ("JAX", ("jax",)),
-        ("TensorFlow", ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tf-nightly")),
-    ):
-        versions = [v for d in distributions if (v := _installed_version(d))]
-        packages.append(f"{name} {versions[0]}" if versions else f"no {name}")
-    python = f"Python {platform.python_version()}"
-    return ", ".join([f"{PROGRAM} {jax2tf_bridge.__version__}", python, *packages])
+    jax = _find_version("jax")
+    tensorflow = _find_version("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tf-nightly")
+    return (
+        f"{PROGRAM} {jax2tf_bridge.__version__}, Python {platform.python_version()}, "
+        f"{f'JAX {jax}' if jax else 'no JAX'}, "
+        f"{f'TensorFlow {tensorflow}' if tensorflow else 'no TensorFlow'}"
+    )
 
 
-def _installed_version(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
+def _find_version(*distributions: str) -> str | None:
+    for name in distributions:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
+    return None
 
 
 def _add_common(parser: argparse.ArgumentParser, *, default: Any) -> None:
@@ -292,7 +283,7 @@ def _add_common(parser: argparse.ArgumentParser, *, default: Any) -> None:
     )
 
 
-def _add_parser(commands: Any, command: Command) -> CommandParser:
+def _add_parser(commands: Any, command: Command) -> _Parser:
     parser: _Parser = commands.add_parser(
         command.name,
         help=command.summary,
@@ -305,4 +296,4 @@ def _add_parser(commands: Any, command: Command) -> CommandParser:
     _add_common(parser, default=argparse.SUPPRESS)
     command.add_options(parser)
     parser.set_defaults(run=command.run)
-    return CommandParser(command.name, command.summary, parser)
+    return parser

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from jax2tf_bridge.cli._commands import (
-    READABLE,
+    READABLE_PATHS,
     Command,
     UsageError,
     add_for_converters,
@@ -17,9 +17,9 @@ from jax2tf_bridge.cli._commands import (
     add_output,
     add_target,
     check_output,
-    exported_path,
+    read_exported_path,
+    read_target,
     report_output,
-    target_of,
 )
 from jax2tf_bridge.cli._console import Console
 from jax2tf_bridge.errors import BridgeError, FileFormatError
@@ -50,7 +50,7 @@ from jax2tf_bridge.serialization import read_function, write_function
 from jax2tf_bridge.storage import AnyPath, StoragePath, as_path, check_free
 from jax2tf_bridge.targets import Target
 
-_WITH_SHARDY = 10
+_MIN_SHARDY_CONVENTION = 10
 """First calling convention with Shardy operations, for which the op needs a flag."""
 
 _FINGERPRINT = "fingerprint.pb"
@@ -69,7 +69,7 @@ examples:
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=exported_path, metavar="PATH", help=READABLE)
+    parser.add_argument("file", type=read_exported_path, metavar="PATH", help=READABLE_PATHS)
     add_target(parser, "the release, as 2.16")
     add_for_converters(parser)
     add_output(
@@ -127,7 +127,7 @@ def _choose_target(options: argparse.Namespace) -> Target:
                 "--for-converters writes for no particular release. Remove --tensorflow"
             )
         return Target.converters()
-    target = target_of(options)
+    target = read_target(options)
     if target is None:
         raise UsageError(
             "choose a target: --tensorflow RELEASE, such as 2.16, --no-xla, or --for-converters"
@@ -154,10 +154,10 @@ def _retarget_directory(options: argparse.Namespace, target: Target, console: Co
             f"{source} consists of TensorFlow's own operations and has no module to retarget. "
             "Every newer release can run it."
         )
-    joined = [entry.name for entry in contents.entries if entry.joins_requests]
-    if target.for_converters and joined:
+    batching = [entry.name for entry in contents.entries if entry.joins_requests]
+    if target.for_converters and batching:
         raise BridgeError(
-            f"{source} cannot be rewritten for converters: {joined[0]} joins requests with "
+            f"{source} cannot be rewritten for converters: {batching[0]} joins requests with "
             "TensorFlow's BatchFunction, which they do not know. Save the model without batching."
         )
     graph, functions = (_retarget_graph if target.xla else _rewrite_graph)(
@@ -180,8 +180,8 @@ def _retarget_directory(options: argparse.Namespace, target: Target, console: Co
         runs_on = f"; runs on {_list_releases(folder)}" if target.xla else ""
     modules = contents.modules
     count = "1 module" if len(modules) == 1 else f"{len(modules)} modules"
-    done = "retargeted" if target.xla else "rewritten as TensorFlow's own operations"
-    report_output(options, output, [f"{output}: {count} {done}{runs_on}"])
+    action = "retargeted" if target.xla else "rewritten as TensorFlow's own operations"
+    report_output(options, output, [f"{output}: {count} {action}{runs_on}"])
 
 
 def _list_releases(folder: Path) -> str:
@@ -215,7 +215,7 @@ def _retarget_graph(contents: SavedModelContents, target: Target, console: Conso
         new_module = retarget_call(function, target)
         convention = new_module.calling_convention_version
         return NewModule(
-            new_module.data, convention, called.uses_shardy and convention >= _WITH_SHARDY
+            new_module.data, convention, called.uses_shardy and convention >= _MIN_SHARDY_CONVENTION
         )
 
     with console.step(f"retargeting {len(contents.modules)} modules"):
@@ -245,7 +245,6 @@ def _default_output(options: argparse.Namespace) -> AnyPath:
 def _retarget_files(
     contents: SavedModelContents, retarget: Callable[[PortableFunction], PortableFunction]
 ) -> dict[Path, PortableFunction]:
-    """Retargets the functions in the sidecar of a model, by their files."""
     functions = {}
     for file in iterate_function_files(contents):
         try:

@@ -12,7 +12,6 @@ from jax2tf_bridge._utils import number_of, printable
 from jax2tf_bridge.cli._commands import (
     NOT_NEGATIVE,
     Command,
-    Example,
     UsageError,
     add_for_converters,
     add_functions,
@@ -22,6 +21,7 @@ from jax2tf_bridge.cli._commands import (
     add_overwrite,
     add_params,
     add_updates,
+    check_names,
     check_updates,
     map_signatures,
     read_example,
@@ -29,7 +29,7 @@ from jax2tf_bridge.cli._commands import (
     split_assignment,
     split_names,
 )
-from jax2tf_bridge.cli._console import Console, for_command_line, option_name
+from jax2tf_bridge.cli._console import Console, format_for_command_line, get_option_name
 from jax2tf_bridge.cli._versions import (
     JSON_OF_VERSION,
     add_publishing_options,
@@ -96,8 +96,8 @@ def _add_publish_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_common_options(parser: argparse.ArgumentParser) -> None:
     add_params(parser)
-    trained = parser.add_mutually_exclusive_group()
-    trained.add_argument(
+    training = parser.add_mutually_exclusive_group()
+    training.add_argument(
         "--trainable",
         action="extend",
         default=[],
@@ -106,7 +106,7 @@ def _add_common_options(parser: argparse.ArgumentParser) -> None:
         help="prefixes of the names of the trainable weights, such as params for "
         "params/dense/kernel; by default all floating-point weights are trainable",
     )
-    trained.add_argument(
+    training.add_argument(
         "--no-trainable", action="store_true", help="leave all weights out of training"
     )
     parser.add_argument(
@@ -182,10 +182,7 @@ def _add_common_options(parser: argparse.ArgumentParser) -> None:
 
 def _check_save_options(options: argparse.Namespace) -> None:
     for name in ("buckets", "oversize", "pad_values"):
-        keys = [key for key, _ in getattr(options, name)]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise UsageError(f"{option_name(name)}: {key or 'it'} is given twice")
+        check_names(get_option_name(name), [key for key, _ in getattr(options, name)])
     if len(options.oversize) > 1 and any(not name for name, _ in options.oversize):
         raise UsageError("--oversize: pass it once for all sizes, or once per name")
     if (options.trainable or options.no_trainable) and options.params is None:
@@ -193,7 +190,7 @@ def _check_save_options(options: argparse.Namespace) -> None:
         raise UsageError(f"{option} is for weights that are variables: add --params WEIGHTS")
     if options.buckets:
         return
-    flags = [option_name(name) for name in _PADDING_OPTIONS if getattr(options, name)]
+    flags = [get_option_name(name) for name in _PADDING_OPTIONS if getattr(options, name)]
     if flags:
         verb = "is" if len(flags) == 1 else "are"
         raise UsageError(
@@ -255,8 +252,10 @@ def _publish_weights(options: argparse.Namespace, console: Console) -> None:
     others = ("precompile", "batching", "no_xla", "for_converters")
     updates = ("updates_params", "weight_signatures")
     names = (*trainable, "buckets", *_PADDING_OPTIONS, *others, *updates)
-    refused = [option_name(name) for name in names if getattr(options, name)]
-    refused += [option_name(n) for n in ("example", "vjp_order") if getattr(options, n) is not None]
+    refused = [get_option_name(name) for name in names if getattr(options, name)]
+    refused += [
+        get_option_name(n) for n in ("example", "vjp_order") if getattr(options, n) is not None
+    ]
     if refused:
         raise UsageError(
             f"{', '.join(refused)}: without FILE, publish replaces only the weights of the newest "
@@ -322,14 +321,13 @@ def _describe_dropped_buckets(root: AnyPath, options: argparse.Namespace) -> str
 
 
 def _describe_updates(saved: SavedModel) -> str | None:
-    """Explains what signatures that change weights mean for a model with versions."""
+    """Explains how signatures that change weights behave in a model with versions."""
     names = [name for name, signature in saved.signatures.items() if signature.updates]
     if not names:
         return None
     return (
-        f"{' and '.join(names)} change{'s' * (len(names) == 1)} weights of the server that "
-        "answers: other servers keep theirs, and a version begins with the weights that were "
-        "published"
+        f"{' and '.join(names)} change{'s' * (len(names) == 1)} the weights of one server: other "
+        "servers keep theirs, and each version starts with its published weights"
     )
 
 
@@ -362,7 +360,7 @@ def _report(
 
 def _print_save_notes(saved: SavedModel, options: argparse.Namespace, console: Console) -> None:
     for note in saved.notes:
-        console.note(for_command_line(note, options))
+        console.note(format_for_command_line(note, options))
 
 
 def _make_signatures(
@@ -376,10 +374,14 @@ def _make_signatures(
     Raises:
       UsageError, FileFormatError, OSError: the file of --example cannot be read.
     """
-    from jax2tf_bridge.signatures import Signature, SignatureInputs
+    from jax2tf_bridge.signatures import Padding, Signature, SignatureInputs
 
     check_updates(options, functions)
     example = {} if options.example is None else read_example(options.example)
+    examples = [example] if isinstance(example, Mapping) else example
+    target = (
+        Target.converters() if options.for_converters else Target.widest(xla=not options.no_xla)
+    )
     inputs: dict[str, SignatureInputs] = {}
     if len(functions) > 1:
         takes_params = options.params is not None
@@ -389,47 +391,29 @@ def _make_signatures(
     all_variables = {name for each in inputs.values() for name in each.variables}
     signatures = {}
     for name, function in functions.items():
-        own = inputs.get(name)
-        signatures[name] = _make_signature(
-            function,
-            name in options.updates_params,
-            example,
-            options,
-            all_inputs - set(own.inputs) if own else set(),
-            all_variables - own.variables if own else set(),
+        own_names = inputs.get(name)
+        # Names that only other signatures have.
+        other_inputs = all_inputs.difference(own_names.inputs) if own_names else set()
+        other_variables = all_variables.difference(own_names.variables) if own_names else set()
+        own_examples = [_drop_names(each, other_inputs) for each in examples]
+        signatures[name] = Signature(
+            apply_target(function, target),
+            updates_params=name in options.updates_params,
+            padding=Padding(
+                mask=[name for name in options.mask if name not in other_inputs],
+                pad_values=_drop_names(dict(options.pad_values), other_inputs),
+                unchecked_padding=[
+                    name for name in options.unchecked_padding if name not in other_variables
+                ],
+            ),
+            example=own_examples[0]
+            if isinstance(example, Mapping)
+            else [each for each in own_examples if each],
         )
     return signatures
 
 
-def _make_signature(
-    function: PortableFunction,
-    updates_params: bool,
-    example: Example,
-    options: argparse.Namespace,
-    other_inputs: Collection[str],
-    other_variables: Collection[str],
-) -> Signature:
-    """Makes a signature without options for inputs and sizes that only other signatures have."""
-    from jax2tf_bridge.signatures import Padding, Signature
-
-    target = (
-        Target.converters() if options.for_converters else Target.widest(xla=not options.no_xla)
-    )
-    examples = [example] if isinstance(example, Mapping) else example
-    kept = [_drop(each, other_inputs) for each in examples]
-    return Signature(
-        apply_target(function, target),
-        updates_params=updates_params,
-        padding=Padding(
-            mask=[name for name in options.mask if name not in other_inputs],
-            pad_values=_drop(dict(options.pad_values), other_inputs),
-            unchecked_padding=[n for n in options.unchecked_padding if n not in other_variables],
-        ),
-        example=kept[0] if isinstance(example, Mapping) else [each for each in kept if each],
-    )
-
-
-def _drop(values: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+def _drop_names(values: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in names}
 
 

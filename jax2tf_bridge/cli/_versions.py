@@ -88,7 +88,7 @@ def _add_versions_options(parser: argparse.ArgumentParser) -> None:
     add_json(parser, "print JSON; docs/command-line.md has the fields")
 
 
-def _list(options: argparse.Namespace, console: Console) -> None:
+def _run_versions(options: argparse.Namespace, console: Console) -> None:
     with console.step(f"reading {options.root}"):
         versions = list_versions(options.root, contents=options.check)
     if options.json:
@@ -142,7 +142,7 @@ def _add_rollback_options(parser: argparse.ArgumentParser) -> None:
     add_json(parser, JSON_OF_VERSION)
 
 
-def _roll_back(options: argparse.Namespace, console: Console) -> None:
+def _run_rollback(options: argparse.Namespace, console: Console) -> None:
     with console.step(f"publishing below {options.root}"):
         new = rollback(
             options.root, options.to, keep=options.keep, label=options.label, note=options.note
@@ -173,7 +173,7 @@ def _add_promote_options(parser: argparse.ArgumentParser) -> None:
     add_json(parser, "print JSON: the versions by their labels")
 
 
-def _promote(options: argparse.Namespace, console: Console) -> None:
+def _run_promote(options: argparse.Namespace, console: Console) -> None:
     if options.remove is not None:
         labels = remove_label(options.root, options.remove)
     else:
@@ -191,7 +191,7 @@ VERSIONS = Command(
     _VERSIONS,
     _VERSIONS_EXAMPLES,
     _add_versions_options,
-    _list,
+    _run_versions,
 )
 ROLLBACK = Command(
     "rollback",
@@ -199,7 +199,7 @@ ROLLBACK = Command(
     _ROLLBACK,
     _ROLLBACK_EXAMPLES,
     _add_rollback_options,
-    _roll_back,
+    _run_rollback,
 )
 PROMOTE = Command(
     "promote",
@@ -207,5 +207,5 @@ PROMOTE = Command(
     _PROMOTE,
     _PROMOTE_EXAMPLES,
     _add_promote_options,
-    _promote,
+    _run_promote,
 )

@@ -78,7 +78,7 @@ def measure_distance(expected: Any, actual: Any) -> Distance:
     index = np.unravel_index(int(difference.argmax()), difference.shape)
     return Distance(
         float(difference[index]),
-        largest_finite(wide_expected),
+        find_largest_finite(wide_expected),
         tuple(map(int, index)),
         float((~same).mean()),
         shares_nan=bool(both_nan.any()),
@@ -91,14 +91,14 @@ def widen_array(value: Any) -> Any:
     return array.astype(np.complex128 if np.iscomplexobj(array) else np.float64, copy=False)
 
 
-def largest_finite(array: Any) -> float:
+def find_largest_finite(array: Any) -> float:
     """Returns the largest finite magnitude in an array; 0 if there is none."""
     array = widen_array(array)
     finite = np.abs(array[np.isfinite(array)])
     return float(finite.max()) if finite.size else 0.0
 
 
-def list_differences(
+def describe_differences(
     expected: Mapping[str, np.ndarray],
     actual: Mapping[str, np.ndarray],
     *,
@@ -114,29 +114,28 @@ def list_differences(
         times the tolerance of their dtype.
       only_finite: whether to check only for shapes, NaN and infinity.
 
-    >>> [*list_differences({"y": np.array([1, 2])}, {"y": np.array([1, 3])})]
+    >>> [*describe_differences({"y": np.array([1, 2])}, {"y": np.array([1, 3])})]
     ['y has other values in 1 of 2 places']
     """
     allowed = max_differences or {}
-    for name, want in expected.items():
-        got = actual[name]
-        dtype = want.dtype.name
-        if got.shape != want.shape:
-            yield f"{name} has the shape {got.shape} and not {want.shape}"
+    for name, reference in expected.items():
+        result, dtype, count = actual[name], reference.dtype.name, reference.size
+        if result.shape != reference.shape:
+            yield f"{name} has the shape {result.shape} and not {reference.shape}"
             continue
         if kind_of(dtype) not in ("float", "complex"):
-            if not only_finite and not np.array_equal(got, want):
-                yield f"{name} has other values in {np.sum(got != want)} of {want.size} places"
+            if not only_finite and not np.array_equal(result, reference):
+                yield f"{name} has other values in {np.sum(result != reference)} of {count} places"
             continue
-        got, want = widen_array(got), widen_array(want)
-        is_known = np.isfinite(want)
-        lost = is_known & ~np.isfinite(got)
-        if np.any(lost):
-            yield f"{name} is NaN or infinite in {np.sum(lost)} of {want.size} places"
+        result, reference = widen_array(result), widen_array(reference)
+        is_finite = np.isfinite(reference)
+        is_lost = is_finite & ~np.isfinite(result)
+        if np.any(is_lost):
+            yield f"{name} is NaN or infinite in {np.sum(is_lost)} of {count} places"
             continue
-        if only_finite or not np.any(is_known):
+        if only_finite or not np.any(is_finite):
             continue
-        distance = measure_distance(want[is_known], got[is_known])
+        distance = measure_distance(reference[is_finite], result[is_finite])
         relative = distance.relative(float(np.finfo(np.float32).tiny))
         if name in allowed:
             is_near = distance.absolute <= allowed[name]

@@ -33,16 +33,16 @@ _IDS = (1, 2, 3, 4)
 _MAX_SHORT_LENGTH = 3
 
 
-def batch_variable(avals: Mapping[str, Aval]) -> str | None:
+def infer_batch_variable(avals: Mapping[str, Aval]) -> str | None:
     """Returns the batch variable: the first dimension, and only that, of every input that has it.
 
     Returns None if no variable, or more than one, qualifies (as in a graph of nodes and edges).
 
     >>> from shape_poly import symbolic_shape
     >>> avals = {"ids": Aval(symbolic_shape("(b, n)"), "int32")}
-    >>> batch_variable({**avals, "lengths": Aval(symbolic_shape("(b,)"), "int32")})
+    >>> infer_batch_variable({**avals, "lengths": Aval(symbolic_shape("(b,)"), "int32")})
     'b'
-    >>> batch_variable({**avals, "table": Aval(symbolic_shape("(m, 8)"), "float32")}) is None
+    >>> infer_batch_variable({**avals, "table": Aval(symbolic_shape("(m, 8)"), "float32")}) is None
     True
     """
     shapes = [aval.op_shape for aval in avals.values()]

@@ -171,9 +171,7 @@ def _import_coremltools() -> Any:
     except ModuleNotFoundError as e:
         if e.name != "coremltools":
             raise
-        raise MissingDependencyError(
-            "coremltools", "coremltools", "Writing a Core ML package"
-        ) from e
+        raise MissingDependencyError("coremltools", "coreml", "Writing a Core ML package") from e
     return coremltools
 
 
@@ -232,8 +230,11 @@ def _explain(error: Exception, graph: Any) -> UnsupportedByTargetError:
     line = next(filter(None, map(find_source_line, [*names, *named])), None)
     place = f" at {line}" if line else ""
     return UnsupportedByTargetError(
-        f"coremltools cannot convert the function{place}: {type(error).__name__}: {text}. Write "
-        "this part of the function with other operations, or fix its sizes (sizes).",
+        Message(
+            f"coremltools cannot convert the function{place}: {type(error).__name__}: {text}. "
+            "Write this part of the function with other operations, or fix its sizes (",
+            *(Argument("sizes"), ")."),
+        ),
         operation=kind[1] if kind else "ML program",
         source=line,
     )
@@ -260,22 +261,34 @@ def find_shapes(inputs: Mapping[str, ServedArray], sizes: Sizes) -> dict[str, li
             variables = {key} if size is None else variables_of(size)
             missing = sorted(variables - sizes.keys())
             if missing:
+                size_name = missing[0]
+                code = f"sizes={{{size_name!r}: (1, 8)}}"
                 raise SavingError(
-                    f"Core ML needs the size {missing[0]} of the input {name}: {served}, or its "
-                    f"range. Pass sizes={{{missing[0]!r}: 1}}, or sizes={{{missing[0]!r}: (1, 8)}}."
+                    Message(
+                        f"Core ML needs the size {size_name} of the input {name}: {served}, or its "
+                        "range. Pass ",
+                        *(Argument("sizes", {size_name: 1}), ", or "),
+                        *(Argument("sizes", {size_name: "1..8"}, code), "."),
+                    )
                 )
             used |= variables
             (value,) = (fixed.get(key),) if size is None else evaluate_shape([size], fixed)
             if value is None and key not in sizes:
                 raise SavingError(
-                    f"The size {key} of the input {name} depends on a range, and Core ML has no "
-                    f"such sizes. Fix {', '.join(sorted(variables - fixed.keys()))} in sizes."
+                    Message(
+                        f"The size {key} of the input {name} depends on a range, and Core ML has "
+                        f"no such sizes. Fix {', '.join(sorted(variables - fixed.keys()))} in ",
+                        *(Argument("sizes"), "."),
+                    )
                 )
             shape.append(key if value is None else value)
     unknown = sorted(sizes.keys() - used)
     if unknown:
         known = ", ".join(sorted(used)) or "none"
         raise SavingError(
-            f"sizes has {unknown[0]!r}, which is not an open size of the function. It has: {known}."
+            Message(
+                Argument("sizes"),
+                f" has {unknown[0]!r}, which is not an open size of the function. It has: {known}.",
+            )
         )
     return shapes

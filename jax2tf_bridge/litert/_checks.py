@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge._utils import array_type_text, some
-from jax2tf_bridge.comparing import list_differences, make_difference_error, tolerance_of
+from jax2tf_bridge.comparing import describe_differences, make_difference_error, tolerance_of
 from jax2tf_bridge.emitters import find_source_line
 from jax2tf_bridge.errors import (
     Argument,
@@ -193,7 +193,7 @@ def _run(
         }
         return [_format_failure(e), *([_describe_empty(empty)] if empty else [])]
     return [
-        *list_differences(
+        *describe_differences(
             expected.outputs,
             actual,
             max_differences=expected.tolerances,
@@ -355,7 +355,7 @@ def check_ranges(model: bytes, answers: Mapping[str, Answers]) -> None:
             problems = [_format_failure(e)]
         else:
             numbers = {key: _dequantize(actual[key], ports[key]) for key in expected.outputs}
-            problems = [*list_differences(expected.outputs, numbers, only_finite=True)]
+            problems = [*describe_differences(expected.outputs, numbers, only_finite=True)]
             problems = problems or [*_list_far_outputs(expected.outputs, numbers, ports)]
         if problems:
             raise SavingError(

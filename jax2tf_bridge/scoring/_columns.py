@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -30,12 +31,9 @@ class Column:
     dense: Array | None
     cells: Sequence[Array] = ()
 
-    def shape(self, row: int) -> tuple[int, ...]:
+    def get_shape(self, row: int) -> tuple[int, ...]:
         """Returns the shape of a row's value."""
-        shape: tuple[int, ...] = (
-            self.cells[row].shape if self.dense is None else self.dense.shape[1:]
-        )
-        return shape
+        return tuple(self.cells[row].shape if self.dense is None else self.dense.shape[1:])
 
     def make_batch(self, rows: Sequence[int] | slice, shape: Sequence[int], pad: Any) -> Array:
         """Returns the values of some rows, each padded at its end to a shape."""
@@ -88,7 +86,12 @@ def read_column(
 
     Raises:
       DTypeError: a value has another dtype.
+      ShapeError: the lists of a value have different lengths.
     """
+
+    def describe(row: int) -> str:
+        return f"{describe_row(row)}, input {name}"
+
     if not isinstance(values, np.ndarray | list | tuple):
         # Arrow's nulls would become NaN.
         is_arrow = hasattr(values, "to_pylist")
@@ -96,12 +99,15 @@ def read_column(
     if isinstance(values, np.ndarray):
         if dtype.kind == "O" and values.dtype.kind in "OSU":
             if rank == 0:
-                return Column(_check_strings(name, values, describe_row))
+                return Column(_check_strings(name, values, describe))
         elif values.dtype == dtype or is_widened(values.dtype, dtype):
             return Column(values.astype(dtype, copy=False))
         elif values.dtype.kind != "O":
             raise _make_dtype_error(f"Column {name}", name, dtype, values.dtype)
-    cells = [_read_cell(name, value, dtype, row, describe_row) for row, value in enumerate(values)]
+    cells = [
+        read_cell(name, value, dtype, functools.partial(describe, row))
+        for row, value in enumerate(values)
+    ]
     shapes = {cell.shape for cell in cells}
     if len(shapes) == 1:
         return Column(np.stack(cells))
@@ -118,43 +124,47 @@ def _has_nulls(column: Any) -> bool:
     )
 
 
-def _read_cell(
-    name: str, value: Any, dtype: np.dtype[Any], row: int, describe_row: DescribeRow
-) -> Array:
-    array = value if type(value) is np.ndarray else np.asarray(value)
-    if array.dtype == dtype and dtype.kind != "O":
-        return array
-    subject = f"{describe_row(row)}, input {name}"
-    if dtype.kind == "O":
-        if array.dtype.kind in "SU":
-            return array.astype(object)
-        return _check_strings(name, array, lambda _: describe_row(row))
-    if array.dtype.kind == "O":  # arrays within arrays, as from Arrow
-        try:
+def read_cell(name: str, value: Any, dtype: np.dtype[Any], describe: Callable[[], str]) -> Array:
+    """Reads one value of an input.
+
+    Args:
+      name: the input, for messages.
+      value: an array, a Python number, or lists of them.
+      dtype: the dtype of the input; "O" for strings.
+      describe: names the value for messages.
+
+    Raises:
+      DTypeError: it has another dtype.
+      ShapeError: its lists have different lengths.
+    """
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind == "O" and dtype.kind != "O":  # arrays within arrays, as from Arrow
             array = np.asarray(array.tolist())
-        except ValueError as e:
-            raise ShapeError(
-                f"{subject}: its lists have different lengths. Pass lists of one length."
-            ) from e
-        if array.dtype == dtype:
-            return array
+    except ValueError as e:
+        raise ShapeError(
+            f"{describe()}: its lists have different lengths. Pass lists of one length."
+        ) from e
+    if dtype.kind == "O":
+        return _check_strings(name, array, lambda _: describe())
+    if array.dtype == dtype:
+        return array
     has_dtype = isinstance(value, np.ndarray | np.generic) and value.dtype.kind != "O"
     if has_dtype and is_widened(array.dtype, dtype):
         return array.astype(dtype)
     if has_dtype or (array.size and array.dtype.kind not in _CASTS.get(dtype.kind, "")):
         has_none = array.dtype.kind == "O" and any(each is None for each in array.flat)
-        raise _make_dtype_error(subject, name, dtype, "None" if has_none else array.dtype)
+        raise _make_dtype_error(describe(), name, dtype, "None" if has_none else array.dtype)
     converted = array.astype(dtype)
     if dtype.kind in "iu" and (converted != array).any():
         raise DTypeError(
-            f"{subject}: {dtype} does not hold {array[converted != array].flat[0]}. Pass numbers "
-            "that it holds."
+            f"{describe()}: {dtype} does not hold {array[converted != array].flat[0]}. Pass "
+            "numbers that it holds."
         )
     return converted
 
 
-def _check_strings(name: str, array: Array, describe_row: DescribeRow) -> Array:
-    """Returns an array of strings; raises DTypeError for other objects."""
+def _check_strings(name: str, array: Array, describe: DescribeRow) -> Array:
     if array.dtype.kind in "SU":
         return array.astype(object)
     for row, value in enumerate(array if array.ndim else [array.item()]):
@@ -162,8 +172,7 @@ def _check_strings(name: str, array: Array, describe_row: DescribeRow) -> Array:
             if not isinstance(text, str | bytes):
                 is_nan = isinstance(text, float) and text != text
                 kind = "None" if text is None else "NaN" if is_nan else type(text).__name__
-                subject = f"{describe_row(row)}, input {name}"
-                raise _make_dtype_error(subject, name, np.dtype(object), kind)
+                raise _make_dtype_error(describe(row), name, np.dtype(object), kind)
     return array
 
 

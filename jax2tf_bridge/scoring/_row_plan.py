@@ -81,7 +81,7 @@ class RowPlan:
         """
         values = self._solve(shapes)
         for value, shape in zip(self.inputs, shapes, strict=True):
-            if not _fits(value.shape, shape, values):
+            if not fits_shape(value.shape, shape, values):
                 raise ShapeError(self._describe_misfit(value, shape, values))
         bucketed = values.keys() & self.buckets.keys()
         targets = {v: _find_bucket(self.buckets[v], values[v]) for v in bucketed}
@@ -96,7 +96,7 @@ class RowPlan:
             {
                 name: _evaluate(shape, (), values)
                 for name, shape in self.outputs.items()
-                if shape is not None and targets.keys() & _variables(shape)
+                if shape is not None and targets.keys() & _list_variables(shape)
             },
         )
 
@@ -121,7 +121,7 @@ class RowPlan:
 
     def _describe_misfit(self, value: RowInput, shape: Sizes, values: Mapping[str, int]) -> str:
         assert value.shape is not None
-        used = [f"{v} = {values[v]}" for v in sorted(_variables(value.shape)) if v in values]
+        used = [f"{v} = {values[v]}" for v in sorted(_list_variables(value.shape)) if v in values]
         where = f" with {', '.join(used)}" if used and len(shape) == len(value.shape) else ""
         advice = (
             "Pass each row without its dimension of rows."
@@ -129,8 +129,8 @@ class RowPlan:
             else "Correct the row, or leave it out."
         )
         return (
-            f"input {value.name}: expected shape {_shape_text(value.shape)}{where}, got "
-            f"{_shape_text(shape)}. {advice}"
+            f"input {value.name}: expected shape {_format_shape(value.shape)}{where}, got "
+            f"{_format_shape(shape)}. {advice}"
         )
 
 
@@ -207,7 +207,8 @@ def _find_bucket(buckets: Sizes, size: int) -> int:
     return next((bucket for bucket in buckets if bucket >= size), size)
 
 
-def _fits(expected: RowShape, shape: Sizes, values: Mapping[str, int]) -> bool:
+def fits_shape(expected: RowShape, shape: Sizes, values: Mapping[str, int]) -> bool:
+    """Returns whether an array may have a shape, where `values` has the sizes of some variables."""
     if expected is None:
         return True
     if len(expected) != len(shape):
@@ -224,9 +225,9 @@ def _evaluate(shape: RowShape, actual: Sizes, values: Mapping[str, int]) -> Size
     return tuple(int(d or 0) for d in evaluate_shape([d for d in shape if d is not None], values))
 
 
-def _variables(shape: RowShape) -> set[str]:
+def _list_variables(shape: RowShape) -> set[str]:
     return {v for d in shape or () if d is not None for v in variables_of(d)}
 
 
-def _shape_text(shape: Sequence[Dim | None]) -> str:
+def _format_shape(shape: Sequence[Dim | None]) -> str:
     return shape_text("?" if d is None else d for d in shape)

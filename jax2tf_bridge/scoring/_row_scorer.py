@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge._utils import as_integer, did_you_mean, some, unknown_name_text
-from jax2tf_bridge.errors import BridgeError, DTypeError, ShapeError, StructureError
+from jax2tf_bridge.errors import BridgeError, ShapeError, StructureError
 from jax2tf_bridge.saved_model import (
     GRAPH_FILE,
     EntryPoint,
@@ -22,8 +22,8 @@ from jax2tf_bridge.saved_model import (
     read_sidecar,
 )
 from jax2tf_bridge.saving.serving import read_signature
-from jax2tf_bridge.scoring._columns import Array, Column, DescribeRow, is_widened, read_column
-from jax2tf_bridge.scoring._row_plan import RowPlan, RowSizes, Sizes, make_plan
+from jax2tf_bridge.scoring._columns import Array, Column, DescribeRow, read_cell, read_column
+from jax2tf_bridge.scoring._row_plan import RowPlan, RowSizes, Sizes, fits_shape, make_plan
 from jax2tf_bridge.storage import as_path
 
 _DEFAULT_BATCH_SIZE = 256
@@ -49,8 +49,8 @@ class RowScorer:
 
     Rows of different lengths run together. Each is padded at its end to the next bucket of its
     length, with the pad value of the input (0 by default), and each result is cut to the length of
-    its row. So a row has the score that the signature has for it alone, up to the rounding of
-    another batch size.
+    its row. So a row has the score that it would have alone, up to rounding, which depends on the
+    batch size.
 
     It needs TensorFlow and no JAX. A pickled scorer holds the path only: each process loads the
     model when it scores its first rows, and once for all scorers of the same signature. Several
@@ -60,7 +60,7 @@ class RowScorer:
       path: the folder of the SavedModel; of a served model, the folder of one version
         (`latest_version`).
       signature: the name of the signature.
-      shared_inputs: values of the inputs that are not of rows, such as a temperature. Inputs with
+      shared_inputs: values of the inputs that all rows share, such as a temperature. Inputs with
         `defaults` may be left out.
       key: the field that identifies a row in error messages, as "id". It need not be an input.
       batch_size: the maximum number of rows in a call of the signature. The default is the largest
@@ -70,7 +70,9 @@ class RowScorer:
       FileNotFoundError: there is no such folder.
       FileFormatError: it is not a SavedModel, or it is damaged.
       BridgeError: it has no such signature.
-      ShapeError: the signature takes no rows, or its rows may influence each other.
+      ShapeError: the signature takes no rows, or its rows may influence each other; or a value in
+        `shared_inputs` has another shape.
+      DTypeError: a value in `shared_inputs` has another dtype.
       StructureError: `shared_inputs` has another name, or lacks one.
 
     >>> import jax.numpy as jnp, tempfile
@@ -102,12 +104,12 @@ class RowScorer:
             raise ValueError(f"batch_size must be an integer of 1 or more, got {batch_size!r}.")
         self.batch_size = batch_size
         plan, entry = _read_plan(self.path, signature)
-        _check_shared(plan, self.shared_inputs)
+        _read_shared(plan, self.shared_inputs)
         missing = plan.shared.keys() - self.shared_inputs.keys() - _read_defaults(entry).keys()
         if missing:
             names = ", ".join(f"{name}: {plan.shared[name]}" for name in sorted(missing))
             raise StructureError(
-                f"{signature} of {self.path} has inputs that are not of rows, and shared_inputs "
+                f"{signature} of {self.path} has inputs that all rows share, and shared_inputs "
                 f"lacks {names}. Pass shared_inputs={{{sorted(missing)[0]!r}: ...}}."
             )
         self._model: _Model | None = None
@@ -184,7 +186,7 @@ class RowScorer:
           the results of rows have different shapes, it is an array of arrays (dtype object).
 
         Raises:
-          StructureError: an input has no column, or columns differ in their number of rows.
+          StructureError: an input has no column of rows, or columns differ in their number.
           DTypeError: a value has another dtype.
           ShapeError: a value has another shape, or sizes of a row contradict each other.
         """
@@ -200,7 +202,15 @@ class RowScorer:
                     f"{some([str(c) for c in present], 8) or 'none'}"
                     f"{did_you_mean(name, map(str, present)) or '.'} Add the column, or rename one."
                 )
-        counts = {name: len(columns[name]) for name in names}
+        counts = {}
+        for name in names:
+            try:
+                counts[name] = len(columns[name])
+            except TypeError as e:  # a number, or an array without dimensions
+                raise StructureError(
+                    f"The column {name} has no rows: expected an array, a list or a Series with a "
+                    f"value for each row, got {columns[name]!r}."
+                ) from e
         if len(set(counts.values())) > 1:
             lengths = ", ".join(f"{name} {count}" for name, count in counts.items())
             raise StructureError(
@@ -219,7 +229,7 @@ class RowScorer:
     def _get_model(self) -> _Model:
         if self._model is None:
             with _LOADING:  # the cache alone would load it once for each waiting thread
-                self._model = _load(self.path, self.signature, _fingerprint(self.path))
+                self._model = _load(self.path, self.signature, _make_fingerprint(self.path))
         return self._model
 
     def _raise_incomplete(
@@ -254,18 +264,16 @@ class RowScorer:
             read_column(
                 each.name,
                 value,
-                _numpy_dtype(each.dtype),
+                _find_dtype(each.dtype),
                 None if each.shape is None else len(each.shape),
                 describe_row,
             )
             for each, value in zip(model.plan.inputs, values, strict=True)
         ]
-        shared = {**model.defaults, **self.shared_inputs, **(shared_inputs or {})}
-        if shared_inputs:
-            _check_shared(model.plan, shared_inputs)
+        shared = _read_shared(model.plan, {**self.shared_inputs, **(shared_inputs or {})})
         constants = {
             name: tf.constant(value, tf.as_dtype(model.plan.shared[name].dtype))
-            for name, value in shared.items()
+            for name, value in {**model.defaults, **shared}.items()
         }
         step = self.batch_size or (model.plan.batch_buckets or (_DEFAULT_BATCH_SIZE,))[-1]
         parts: list[_Part] = []
@@ -285,7 +293,7 @@ class RowScorer:
                 arrays = {name: tensor.numpy() for name, tensor in outputs.items()}
                 self._check_results(arrays, len(piece))
                 parts.append((piece, _cut_results(arrays, sizes[first : first + step])))
-        return _join(parts, count) if count else model.make_empty()
+        return _join_parts(parts, count) if count else model.make_empty()
 
     def _check_results(self, arrays: Mapping[str, Array], count: int) -> None:
         for name, array in arrays.items():
@@ -321,7 +329,7 @@ class _Model:
     def make_empty(self) -> dict[str, Array]:
         return {
             name: np.empty(
-                (0, *(size or 0 for size in spec.shape[1:])), _numpy_dtype(spec.dtype.name)
+                (0, *(size or 0 for size in spec.shape[1:])), _find_dtype(spec.dtype.name)
             )
             for name, spec in self.function.structured_outputs.items()
         }
@@ -342,7 +350,7 @@ def _load(path: str, signature: str, fingerprint: object) -> _Model:
     return _Model(plan, function, loaded, _read_defaults(entry))
 
 
-def _fingerprint(path: str) -> object:
+def _make_fingerprint(path: str) -> object:
     """Describes the graph's file; None behind a scheme, where a version never changes."""
     try:
         status = os.stat(os.path.join(path, GRAPH_FILE))
@@ -362,30 +370,32 @@ def _read_plan(path: str, signature: str) -> tuple[RowPlan, EntryPoint]:
 
 def _read_defaults(entry: EntryPoint) -> dict[str, Array]:
     return {
-        port.name: read_array(port.default, _numpy_dtype)
+        port.name: read_array(port.default, _find_dtype)
         for port in entry.inputs
         if port.default is not None
     }
 
 
-def _check_shared(plan: RowPlan, values: Mapping[str, Any]) -> None:
+def _read_shared(plan: RowPlan, values: Mapping[str, Any]) -> dict[str, Array]:
+    arrays = {}
     for name, value in values.items():
         if name not in plan.shared:
             raise StructureError(
                 f"shared_inputs has {name!r}, but {plan.signature} has "
                 f"{unknown_name_text('shared input', name, plan.shared)}"
             )
-        expected = plan.shared[name]
-        dtype = _numpy_dtype(expected.dtype)
-        has_dtype = isinstance(value, np.ndarray | np.generic)
-        if has_dtype and value.dtype != dtype and not is_widened(value.dtype, dtype):
-            raise DTypeError(
-                f"shared_inputs[{name!r}]: expected {expected.dtype}, got {value.dtype}. "
-                "Convert it first."
+        expected, place = plan.shared[name], f"shared_inputs[{name!r}]"
+        array = read_cell(name, value, _find_dtype(expected.dtype), functools.partial(str, place))
+        if not fits_shape(expected.shape, array.shape, {}):
+            raise ShapeError(
+                f"{place}: expected {expected}, got the shape {array.shape}. Pass an array of "
+                "this shape."
             )
+        arrays[name] = array
+    return arrays
 
 
-def _numpy_dtype(name: str) -> np.dtype[Any]:
+def _find_dtype(name: str) -> np.dtype[Any]:
     dtype: np.dtype[Any] = np.dtype(tf.as_dtype(name).as_numpy_dtype)
     return dtype
 
@@ -399,7 +409,7 @@ def _group_rows(
 
     def find_sizes(row: int) -> RowSizes:
         try:
-            return model.find_sizes(tuple(column.shape(row) for column in columns))
+            return model.find_sizes(tuple(column.get_shape(row) for column in columns))
         except ShapeError as e:
             raise ShapeError(f"{describe_row(row)}, {e}") from None
 
@@ -421,7 +431,6 @@ def _as_slice(rows: Sequence[int]) -> Sequence[int] | slice:
 def _cut_results(
     arrays: Mapping[str, Array], sizes: Sequence[RowSizes]
 ) -> dict[str, Array | list[Array]]:
-    """Cuts the padding off the results of each row."""
     results: dict[str, Array | list[Array]] = {}
     for name, array in arrays.items():
         shapes = [each.outputs.get(name, array.shape[1:]) for each in sizes]
@@ -435,8 +444,7 @@ def _cut_results(
     return results
 
 
-def _join(parts: Sequence[_Part], count: int) -> dict[str, Array]:
-    """Joins the results of all batches, in the order of the rows."""
+def _join_parts(parts: Sequence[_Part], count: int) -> dict[str, Array]:
     results = {}
     for name, first in parts[0][1].items():
         shapes = {np.shape(row) for _, part in parts for row in part[name]}  # texts have ()

@@ -32,12 +32,13 @@ from jax2tf_bridge.saved_model import (
     read_sidecar,
     read_tensor_spec,
 )
-from jax2tf_bridge.serve_checking import _script as _serve_check_script
+from jax2tf_bridge.serve_checking import _script
 from jax2tf_bridge.serve_checking._tensorflow_environments import get_environment_variables
 from jax2tf_bridge.storage import as_path
 from shape_poly import Dim
 
 _SAMPLES = 3
+"""Number of sizes at which a signature is called."""
 _MAX_WARM_UPS = 20
 """Maximum number of warm-up requests per signature; a thousand would take too long."""
 
@@ -49,7 +50,7 @@ class SignatureCall:
     Attributes:
       signature: the name of the signature.
       inputs: by name, the description from which the script makes the input.
-      text: the inputs, for people.
+      text: the names and types of the inputs, as text.
       kind: "sizes" for sizes that the signature allows, "guess" for those that it may refuse,
         "warm-up" for a request in the file.
       gradients: whether gradients are taken.
@@ -72,19 +73,19 @@ def list_calls(contents: SavedModelContents) -> list[SignatureCall]:
     if not entries:
         raise BridgeError(f"{contents.path} has no signatures, so there is nothing to serve.")
     folder = as_path(contents.path)
-    known_functions = read_sidecar(folder)
-    if known_functions is not None:
-        entries = [_add_own_gradient(entry, *known_functions) for entry in entries]
+    sidecar: Sidecar | None = None
+    portables: Mapping[str, PortableFunction] = {}
+    known = read_sidecar(folder)
+    if known is not None:
+        sidecar, portables = known
+        entries = [_add_own_gradient(entry, sidecar, portables) for entry in entries]
     has_gradient = {entry.name: _has_gradient(entry) for entry in entries}
     requests = [_make_warm_up_call(request, has_gradient) for request in read_requests(folder)]
     calls: list[SignatureCall] = []
     for entry in entries:
-        if known_functions is not None and entry.name in known_functions[0].signatures:
-            portable = known_functions[1][entry.name]
-            known = known_functions[0].signatures[entry.name]
-            shapes = find_input_shapes(entry.inputs, known, portable)
-        else:
-            portable, shapes = None, None
+        portable, shapes = portables.get(entry.name), None
+        if sidecar is not None and portable is not None:
+            shapes = find_input_shapes(entry.inputs, sidecar.signatures[entry.name], portable)
         if portable is None or shapes is None:
             calls += _iterate_guesses(entry)
         else:
@@ -100,9 +101,8 @@ def _add_own_gradient(
 ) -> EntryPoint:
     """Adds the gradients of TensorFlow's own operations, which the graph's modules lack."""
     portable = portables.get(entry.name)
-    if entry.gradient is not None or portable is None or portable.target.xla:
-        return entry
-    if entry.joins_requests:
+    has_gradient = entry.gradient is not None
+    if has_gradient or portable is None or portable.target.xla or entry.joins_requests:
         return entry
     orders = sidecar.signatures[entry.name].vjp_order
     return replace(
@@ -118,8 +118,8 @@ def _iterate_samples(
     entry: EntryPoint, portable: PortableFunction, shapes: Mapping[str, Sequence[Dim]]
 ) -> Iterator[SignatureCall]:
     """Yields calls at a few sizes that the function allows, the smallest first."""
-    drawn = iterate_input_sizes(entry.name, portable, shapes, seed=0)
-    for sizes in itertools.islice(drawn, _SAMPLES):
+    all_sizes = iterate_input_sizes(entry.name, portable, shapes, seed=0)
+    for sizes in itertools.islice(all_sizes, _SAMPLES):
         yield _make_call(entry, {name: [*shape] for name, shape in sizes.items()}, "sizes")
 
 
@@ -202,7 +202,7 @@ class CallDifference:
       relative: `absolute` divided by the largest number in the array; None likewise.
       tolerance: the maximum of `relative` that is allowed.
       within: whether the difference is within the tolerance.
-      problem: a difference that is not numeric, such as another shape; "" if there is none.
+      problem: a difference other than of numbers, such as of the shape; "" if there is none.
     """
 
     what: str
@@ -223,9 +223,8 @@ def run_calls(
         folder = Path(name)
         plan = {"saved_model": str(saved_model.absolute()), "calls": [asdict(c) for c in calls]}
         (folder / "plan.json").write_text(json.dumps(plan))
-        script = str(_serve_check_script.__file__)
         process = subprocess.run(
-            [str(python), script, str(folder / "plan.json"), str(folder)],
+            [str(python), str(_script.__file__), str(folder / "plan.json"), str(folder)],
             env={
                 **get_environment_variables(is_other=is_other),
                 "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -254,7 +253,7 @@ def run_calls(
     )
 
 
-def list_differences(expected: CallResult, actual: CallResult) -> list[CallDifference]:
+def compare_results(expected: CallResult, actual: CallResult) -> list[CallDifference]:
     """Compares the arrays of a call that ran in both environments."""
     results = []
     for key in dict.fromkeys([*expected.arrays, *actual.arrays]):

@@ -29,8 +29,8 @@ _UNINFORMATIVE = (
 def main(plan_file: str, folder: str) -> None:
     """Carries out the plan, and writes errors to the index."""
     # Python adds the folder of this file to the path, but its modules are not top-level.
-    own = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != own]
+    own_folder = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != own_folder]
     import tensorflow as tf
 
     with open(plan_file, encoding="utf-8") as file:

@@ -18,8 +18,8 @@ from jax2tf_bridge.inspecting import describe_saved_model, format_releases, read
 from jax2tf_bridge.serve_checking._calls import (
     EnvironmentRun,
     SignatureCall,
+    compare_results,
     list_calls,
-    list_differences,
     run_calls,
 )
 from jax2tf_bridge.serve_checking._tensorflow_environments import (
@@ -255,7 +255,7 @@ def _describe_call(
     reference = here.results[number] if here is not None and here.error is None else None
     compared_arrays = []
     if result and reference and result.error is None and reference.error is None:
-        compared_arrays = list_differences(reference, result)
+        compared_arrays = compare_results(reference, result)
     return {
         "inputs": call.text,
         "kind": call.kind,
@@ -290,9 +290,10 @@ def advise_retarget(
         return None
     command = f"jax2tf-bridge retarget {shlex.quote(str(directory))} --tensorflow {release}"
     newest = max((m["stablehlo"] or "" for m in failing), key=_parse_version)
-    read = TENSORFLOW_RELEASES[release][0]
-    if _parse_version(newest) > read:
-        why = f"needs StableHLO {newest}, and TensorFlow {release} reads up to {version_text(read)}"
+    max_version = TENSORFLOW_RELEASES[release][0]
+    if _parse_version(newest) > max_version:
+        limit = version_text(max_version)
+        why = f"needs StableHLO {newest}, and TensorFlow {release} reads up to {limit}"
     else:
         releases = [r for r in TENSORFLOW_RELEASES if all(r in m["tensorflow"] for m in failing)]
         why = f"runs on {format_releases(releases)}"

@@ -132,7 +132,9 @@ def find_environment(release: str, step: ShowStep) -> Environment:
                 base, distribution, version = _choose_python(installer, release)
             folder = cache / _format_name(release, version)
             with step(f"installing TensorFlow {release} in {folder}"):
-                _make(folder, installer, base, _format_requirement(distribution, release))
+                _make_environment(
+                    folder, installer, base, _format_requirement(distribution, release)
+                )
     except InstallerError as e:
         raise BridgeError(f"TensorFlow {release} cannot be installed: {e}") from e
     environment = _query(_get_python(folder))
@@ -149,8 +151,8 @@ def get_cache_folder() -> Path:
 
 def get_environment_variables(*, is_other: bool) -> dict[str, str]:
     """Returns the variables for a process; `is_other` drops those of this Python environment."""
-    own = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "__PYVENV_LAUNCHER__"}
-    return {k: v for k, v in os.environ.items() if not is_other or k not in own}
+    names = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "__PYVENV_LAUNCHER__"}
+    return {k: v for k, v in os.environ.items() if not is_other or k not in names}
 
 
 def _format_name(release: str, version: Sequence[int]) -> str:
@@ -205,13 +207,12 @@ def _iterate_candidates(installer: Installer) -> Iterator[int]:
     yield from absent
 
 
-def _make(folder: Path, installer: Installer, base: str, requirement: str) -> None:
-    """Makes an environment atomically."""
+def _make_environment(folder: Path, installer: Installer, base: str, requirement: str) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(
         prefix=f".{folder.name}-", dir=folder.parent, ignore_cleanup_errors=True
     ) as temporary:
-        staged = Path(temporary, "made")
+        staged = Path(temporary, "new")
         installer.make(base, staged)
         installer.install(_get_python(staged), requirement)
         if _query(_get_python(folder)) is not None:

@@ -3,17 +3,19 @@
 Imports neither jax nor tensorflow.
 """
 
+from jax2tf_bridge.serving_requests._example_request import GRPC_PORT as GRPC_PORT
 from jax2tf_bridge.serving_requests._example_request import REST_DTYPES as REST_DTYPES
+from jax2tf_bridge.serving_requests._example_request import REST_PORT as REST_PORT
 from jax2tf_bridge.serving_requests._example_request import ExampleInput as ExampleInput
 from jax2tf_bridge.serving_requests._example_request import ExampleRequest as ExampleRequest
-from jax2tf_bridge.serving_requests._example_values import SignatureInput as SignatureInput
-from jax2tf_bridge.serving_requests._example_values import choose_inputs as choose_inputs
-from jax2tf_bridge.serving_requests._example_values import has_values as has_values
-from jax2tf_bridge.serving_requests._model_names import GRPC_PORT as GRPC_PORT
-from jax2tf_bridge.serving_requests._model_names import REST_PORT as REST_PORT
-from jax2tf_bridge.serving_requests._model_names import ServedName as ServedName
-from jax2tf_bridge.serving_requests._model_names import find_served_name as find_served_name
-from jax2tf_bridge.serving_requests._model_names import find_versions_folder as find_versions_folder
+from jax2tf_bridge.serving_requests._example_request import SignatureInput as SignatureInput
+from jax2tf_bridge.serving_requests._example_request import choose_inputs as choose_inputs
+from jax2tf_bridge.serving_requests._example_request import has_values as has_values
+from jax2tf_bridge.serving_requests._read_requests import ServedName as ServedName
+from jax2tf_bridge.serving_requests._read_requests import find_served_name as find_served_name
+from jax2tf_bridge.serving_requests._read_requests import (
+    find_versions_folder as find_versions_folder,
+)
 from jax2tf_bridge.serving_requests._read_requests import (
     read_example_requests as read_example_requests,
 )

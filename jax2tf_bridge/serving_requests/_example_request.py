@@ -1,4 +1,4 @@
-"""Example request for a signature: its inputs, and how to send it."""
+"""Example request for a signature: its values, and how to send it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,20 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from jax2tf_bridge._dtypes import kind_of
+from jax2tf_bridge._dtypes import is_integer, kind_of
 from jax2tf_bridge._utils import array_type_text, some
 from jax2tf_bridge.errors import BridgeError
-from jax2tf_bridge.saved_model import SERVING_DEFAULT
-from jax2tf_bridge.serving_requests._model_names import GRPC_PORT, REST_PORT
+from jax2tf_bridge.portable import PortableFunction
+from jax2tf_bridge.saved_model import SERVING_DEFAULT, iterate_input_sizes
+from shape_poly import Dim
 
 Scalar: TypeAlias = bool | int | float | complex | bytes
+Arrays: TypeAlias = Mapping[str, np.ndarray[Any, Any]]
+
+_TEXT = b"some text"
+
+GRPC_PORT, REST_PORT = 8500, 8501
+"""Ports of the command that `print(saved.serving)` shows."""
 
 REST_DTYPES = frozenset(
     {"bool", "float32", "float64", "int8", "int16", "int32", "int64", "string", "uint8"}
@@ -29,7 +36,7 @@ REST_DTYPES = frozenset(
 2.15 to 2.19)."""
 
 _MAX_VALUES = 1000
-"""Maximum number of different values of an input; of a larger one, the first stands for all."""
+"""Maximum number of different values of an input; in a larger one, the first stands for all."""
 
 _MAX_WRITTEN = 100
 """Maximum number of equal values that are written out one by one."""
@@ -56,7 +63,7 @@ class ExampleInput:
     Attributes:
       dtype: the name of the dtype; "string" for texts.
       shape: the sizes.
-      values: the elements, row by row; a single value stands for all.
+      values: the elements, row by row; a single value stands for all elements.
       is_optional: whether the signature has a default for it.
     """
 
@@ -67,7 +74,7 @@ class ExampleInput:
 
     @staticmethod
     def of_array(dtype: str, array: np.ndarray[Any, Any], *, is_optional: bool) -> ExampleInput:
-        """Takes the values of an array; of a large one only the first, unless all are equal."""
+        """Takes the values of an array; only the first if all are equal, or if it is large."""
         first = array.flat[:1]
         is_constant = bool(array.size) and (not any(array.strides) or bool((array == first).all()))
         elements = first if is_constant or array.size > _MAX_VALUES else array.ravel()
@@ -234,10 +241,9 @@ def _dump(value: Any) -> str:
     return text if text.isprintable() else json.dumps(value)
 
 
-def _write_value(value: Any) -> str:
-    """Writes a value, or nested lists of values, in Python."""
+def _write_python(value: Any) -> str:
     if isinstance(value, list):
-        return f"[{', '.join(map(_write_value, value))}]"
+        return f"[{', '.join(map(_write_python, value))}]"
     if isinstance(value, bytes) and (text := _decode(value)) is not None:
         return _dump(text)
     if isinstance(value, str):
@@ -248,20 +254,126 @@ def _write_value(value: Any) -> str:
 
 
 def _write_lists(array: ExampleInput, convert: Callable[[Scalar], Any]) -> str:
-    """Writes an array as nested lists in Python."""
     if not array.is_long:
-        return _write_value(array.as_lists(convert))
-    text = _write_value(convert(array.values[0]))
+        return _write_python(array.as_lists(convert))
+    text = _write_python(convert(array.values[0]))
     for size in reversed(array.shape):
         text = f"[{text}] * {size}"
     return text
 
 
 def _write_tensor(array: ExampleInput) -> str:
-    """Writes an array as a TensorProto in Python."""
     if len(array.values) == 1 and array.size:
         shape = f", {array.shape}" if array.shape else ""
-        return f"tf.make_tensor_proto({_write_value(array.values[0])}, {_dump(array.dtype)}{shape})"
-    values = _write_value(array.as_lists(lambda value: value) if array.size else [])
+        return (
+            f"tf.make_tensor_proto({_write_python(array.values[0])}, {_dump(array.dtype)}{shape})"
+        )
+    values = _write_python(array.as_lists(lambda value: value) if array.size else [])
     shape = "" if array.size else f", {array.shape}"
     return f"tf.make_tensor_proto({values}, {_dump(array.dtype)}{shape})"
+
+
+@dataclass(frozen=True, eq=False)
+class SignatureInput:
+    """Input of a signature.
+
+    Attributes:
+      dtype: the name of the dtype.
+      shape: a size, an expression of dimension variables, or None for each dimension; None if the
+        rank is unknown.
+      default: the value that is used if callers omit it; None if they may not.
+      pad_value: the value that the buckets pad it with.
+    """
+
+    dtype: str
+    shape: tuple[Dim | None, ...] | None
+    default: np.ndarray[Any, Any] | None = None
+    pad_value: complex = 0
+
+
+def choose_inputs(
+    signature: str,
+    inputs: Mapping[str, SignatureInput],
+    portable: PortableFunction | None,
+    example: Arrays | None,
+) -> dict[str, ExampleInput]:
+    """Chooses a value for each input: of the example, the default, or ones.
+
+    Args:
+      signature: the name of the signature, for messages.
+      inputs: its inputs by name.
+      portable: its function, whose constraints the sizes satisfy; None if it is unknown. Then each
+        open size is 1.
+      example: the values of the inputs in a warm-up request; None without one.
+
+    Raises:
+      ShapeError: no sizes were found that satisfy the constraints.
+    """
+    if example is not None and inputs.keys() <= example.keys():
+        shapes = {name: tuple(example[name].shape) for name in inputs}
+    else:
+        example = {}
+        shapes = _choose_shapes(signature, inputs, portable)
+    return {
+        name: _choose_input(name, inputs[name], shape, example.get(name))
+        for name, shape in shapes.items()
+    }
+
+
+def _choose_shapes(
+    signature: str, inputs: Mapping[str, SignatureInput], portable: PortableFunction | None
+) -> dict[str, tuple[int, ...]]:
+    shapes = {
+        name: tuple(size for size in each.shape if size is not None)
+        for name, each in inputs.items()
+        if each.shape is not None and None not in each.shape
+    }
+    # A preprocess may take sizes that are not those of the function.
+    if portable is not None and shapes.keys() == inputs.keys():
+        return next(iterate_input_sizes(signature, portable, shapes))
+    return {
+        name: (1,)
+        if each.shape is None
+        else tuple(size if isinstance(size, int) else 1 for size in each.shape)
+        for name, each in inputs.items()
+    }
+
+
+def _choose_input(
+    name: str, signature_input: SignatureInput, shape: tuple[int, ...], example: Any | None
+) -> ExampleInput:
+    dtype, default = signature_input.dtype, signature_input.default
+    if example is not None and not (default is not None and is_zero(example)):
+        return ExampleInput.of_array(dtype, example, is_optional=default is not None)
+    if default is not None:
+        return ExampleInput.of_array(dtype, default, is_optional=True)
+    return ExampleInput(dtype, shape, (_choose_value(name, dtype, signature_input.pad_value),))
+
+
+def _choose_value(name: str, dtype: str, pad_value: complex) -> Scalar:
+    # 1 is no padding, and may be an id, a length, or the real value of a mask.
+    kind = kind_of(dtype)
+    if kind is None:
+        return _TEXT
+    if kind == "complex":
+        return 1 + 0j
+    number = 1
+    if pad_value and (kind == "bool" or "mask" in name.lower()):
+        number = 0
+    elif pad_value == 1:
+        number = 2
+    if kind == "bool":
+        return bool(number)
+    return number if is_integer(dtype) else float(number)
+
+
+def has_values(request: Arrays) -> bool:
+    """Returns whether a warm-up request holds more than the zeros that `save` makes up."""
+    return not all(map(is_zero, request.values()))
+
+
+def is_zero(array: np.ndarray[Any, Any]) -> bool:
+    """Returns whether all elements are zeros or empty texts."""
+    # Zeros that repeat one element may be larger than the memory.
+    elements = array if any(array.strides) else array.flat[:1]
+    return not np.any(elements)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from jax2tf_bridge._dtypes import find_dtype
+from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable import PortableFunction
+from jax2tf_bridge.publishing import STABLE, read_configured_model
 from jax2tf_bridge.saved_model import (
     GraphSignature,
     ProtoMessage,
@@ -23,15 +26,14 @@ from jax2tf_bridge.saved_model import (
     read_strings,
     read_tensor_spec,
 )
-from jax2tf_bridge.serving_requests._example_request import ExampleRequest
-from jax2tf_bridge.serving_requests._example_values import (
+from jax2tf_bridge.serving_requests._example_request import (
     Arrays,
+    ExampleRequest,
     SignatureInput,
     choose_inputs,
     has_values,
 )
-from jax2tf_bridge.serving_requests._model_names import find_served_name
-from jax2tf_bridge.storage import AnyPath, as_path
+from jax2tf_bridge.storage import AnyPath, StoragePath, as_path, local_path
 
 _MAX_ELEMENTS = 1 << 24
 """Maximum number of elements of an array that is read from a warm-up request."""
@@ -113,19 +115,67 @@ def _read_examples(folder: AnyPath, signatures: Collection[str]) -> dict[str, Ar
 
 def _read_array(tensor: ProtoMessage) -> np.ndarray[Any, Any] | None:
     """Reads an array; None if it is large, or if NumPy lacks the dtype here."""
-    kind = read_tensor_spec(tensor)
-    shape = tuple(size or 0 for size in kind.shape or ())
+    spec = read_tensor_spec(tensor)
+    shape = tuple(size or 0 for size in spec.shape or ())
     size = math.prod(shape)
     if size > _MAX_ELEMENTS:
         return None
-    if kind.dtype == "string":
+    if spec.dtype == "string":
         texts = read_strings(tensor) or (b"",)
         array = np.full(size, texts[-1], object)
         array[: len(texts)] = texts[:size]
         return array.reshape(shape)
-    row = find_dtype(kind.dtype)
+    row = find_dtype(spec.dtype)
     try:
         dtype = None if row is None else row.numpy()
     except (ImportError, AttributeError):
         return None
     return None if dtype is None else read_array(tensor, lambda _: dtype)
+
+
+@dataclass(frozen=True)
+class ServedName:
+    """Name of a version in requests.
+
+    Attributes:
+      model: the name of the model.
+      label: the label of the version; "" if it has none.
+      configured: the folder of its versions, if models.config beside the folder lists the model.
+    """
+
+    model: str
+    label: str = ""
+    configured: AnyPath | None = None
+
+
+def find_versions_folder(model: AnyPath) -> AnyPath:
+    """Returns the folder of versions that a SavedModel is in.
+
+    A SavedModel that is not in such a folder is served by itself.
+    """
+    absolute = model.absolute()
+    return absolute.parent if absolute.name.isdecimal() else absolute
+
+
+def find_served_name(model: AnyPath) -> ServedName:
+    """Returns the name of a SavedModel in requests: that in models.config, or its folder's.
+
+    A version with several labels is called by "stable", or else by the first in the alphabet.
+    """
+    root = find_versions_folder(model)
+    # publish writes the file beside the folder that a link leads to.
+    folder = root if isinstance(root, StoragePath) else local_path(root)
+    try:
+        configured = read_configured_model(folder)
+    except (FileFormatError, OSError):  # it may be damaged in the entry of another model
+        configured = None
+    if configured is None:
+        return ServedName(root.name)
+    is_version = root != model.absolute()
+    labels = [
+        label
+        for label, number in configured.labels.items()
+        if is_version and number == int(model.absolute().name)
+    ]
+    label = min(labels, key=lambda each: (each != STABLE, each), default="")
+    return ServedName(configured.name, label, folder)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jax2tf_bridge._dtypes import KEYS
-from jax2tf_bridge.comparing import list_differences, make_difference_error
+from jax2tf_bridge.comparing import describe_differences, make_difference_error
 from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.portable import Aval, PortableFunction
 
@@ -72,7 +72,7 @@ def compare_with_jax(
     if results is None:
         return f"run in {release}"
     expected = dict(zip(outputs, map(_to_parts, results), strict=True))
-    problems = [*list_differences(expected, actual)]
+    problems = [*describe_differences(expected, actual)]
     if problems and not (_rounds_numbers(model) and differ_by_steps(expected, actual)):
         raise make_difference_error("ONNX Runtime", "JAX", name, problems)
     return f"compared with JAX in {release}"

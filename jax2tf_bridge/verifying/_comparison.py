@@ -21,8 +21,8 @@ from jax2tf_bridge._utils import progress_bar
 from jax2tf_bridge.comparing import (
     DRAWS,
     PlausibleInputs,
-    batch_variable,
-    largest_finite,
+    find_largest_finite,
+    infer_batch_variable,
 )
 from jax2tf_bridge.errors import BridgeError, ModuleError, ShapeError
 from jax2tf_bridge.loading import LoadedFunction, make_typed_key
@@ -31,10 +31,9 @@ from jax2tf_bridge.saved_model import SignatureEntry
 from jax2tf_bridge.storage import AnyPath, on_disk
 from jax2tf_bridge.to_tensorflow import call_operations
 from jax2tf_bridge.verifying._containers import KnownTypes, list_unknown_types
-from jax2tf_bridge.verifying._function_trace import trace_function
 from jax2tf_bridge.verifying._locating import Location, Trace, locate
 from jax2tf_bridge.verifying._runtimes import RuntimeModel
-from jax2tf_bridge.verifying._tensorflow_trace import CALL_MODULE, trace_tensors
+from jax2tf_bridge.verifying._traces import CALL_MODULE, trace_function, trace_tensors
 from jax2tf_bridge.verifying._verification import (
     SMALL_GRADIENT,
     Difference,
@@ -85,18 +84,18 @@ class Sampler:
         )
         self._only = only or {}
 
-    def sizes(self, count: int) -> list[Sizes]:
+    def draw_sizes(self, count: int) -> list[Sizes]:
         """Returns distinct sizes, the smallest first; fewer than `count` if no more exist.
 
         Raises:
           ShapeError: none were found.
         """
         return [
-            self.with_sizes({}),
+            self.complete_sizes({}),
             *itertools.islice(self._iter_sizes(self._only), 1, count),
         ]
 
-    def with_sizes(self, fixed: Sizes) -> Sizes:
+    def complete_sizes(self, fixed: Sizes) -> Sizes:
         """Returns the smallest sizes that include the fixed ones.
 
         Raises:
@@ -114,18 +113,18 @@ class Sampler:
             )
         return smallest
 
-    def distinct_sizes(self) -> list[Sizes]:
+    def draw_distinct_sizes(self) -> list[Sizes]:
         """Returns small sizes, those with the most different numbers first."""
         among = {name: self._only.get(name, _DISTINCT_SIZES) for name in self.variables}
-        drawn = list(itertools.islice(self._iter_sizes(among), len(_DISTINCT_SIZES)))
-        return sorted(drawn, key=lambda sizes: -len(set(sizes.values())))
+        samples = list(itertools.islice(self._iter_sizes(among), len(_DISTINCT_SIZES)))
+        return sorted(samples, key=lambda sizes: -len(set(sizes.values())))
 
     def _iter_sizes(self, among: Mapping[str, Sequence[int]]) -> Iterator[Sizes]:
         return sample_sizes(
             self.variables, self._scope, among=among, nonempty=self._shapes, seed=self._seed
         )
 
-    def array(self, aval: Aval, sizes: Sizes, *, seed: bool = False) -> Any:
+    def draw_array(self, aval: Aval, sizes: Sizes, *, seed: bool = False) -> Any:
         """Draws a random array: normal floats or small integers; for a key, its words or a seed."""
         shape = aval.shape if seed else aval.op_shape
         size = tuple(int(n or 0) for n in evaluate_shape(shape, sizes))
@@ -242,6 +241,8 @@ class ComparedPair:
         by_weight = dict(zip(weight_paths, self._variables, strict=True))
         self._updated = {f"new {path}": by_weight[path] for path in entry.updates.values()}
         self._before = [variable.numpy() for variable in self._updated.values()]
+        # The indices of the outputs that the signature returns, by name.
+        self._results = {n: i for i, n in enumerate(self._outputs) if n not in self._updated}
         self._jax_function = function
         # Latency needs full optimization. Values are computed once, so they compile quickly.
         self._jitted: Any = jax.jit(self._call_flat)
@@ -295,7 +296,7 @@ class ComparedPair:
                     value = self._to_runtime(value)
                     differences["output", name].add(value, results[name], sizes)
                 # The scale ignores infinite numbers.
-                scale = SMALL_GRADIENT * max(map(largest_finite, by_jax), default=0.0)
+                scale = SMALL_GRADIENT * max(map(find_largest_finite, by_jax), default=0.0)
                 for (label, i), jax_gradient, tf_gradient in zip(
                     sources.items(), by_jax, by_tensorflow, strict=True
                 ):
@@ -316,7 +317,7 @@ class ComparedPair:
         for name, aval in self._inputs.items():
             spec = self._specs.get(name)
             is_seed = spec is not None and aval.is_key and spec.shape.rank == len(aval.shape)
-            inputs[name] = self.sampler.array(aval, sizes, seed=is_seed)
+            inputs[name] = self.sampler.draw_array(aval, sizes, seed=is_seed)
             if name in self._masks:
                 inputs[name] = np.ones_like(inputs[name])
             elif name in plausible and not aval.is_key:
@@ -327,7 +328,7 @@ class ComparedPair:
         if not self._is_padded:
             return {}
         avals = {n: aval for n, aval in self._inputs.items() if n not in self._masks}
-        batch = batch_variable(avals)
+        batch = infer_batch_variable(avals)
         sequences = tuple(v for v in self.sampler.variables if v != batch)
         self._draw_count += 1
         return PlausibleInputs(avals, sequences, batch, self._pad_values).draw(
@@ -347,9 +348,9 @@ class ComparedPair:
         beyond = [d for d in differences if d.what == "output" and not d.within]
         if not beyond:
             return None
-        drawn = self.sampler.distinct_sizes()
+        samples = self.sampler.draw_distinct_sizes()
         worst = max(beyond, key=lambda d: d.relative).sizes
-        for sizes in [*drawn[:_MAX_DRAWS], worst, worst]:
+        for sizes in [*samples[:_MAX_DRAWS], worst, worst]:
             location = self._locate_at(sizes, tolerance)
             if location is not None:
                 return location
@@ -358,17 +359,15 @@ class ComparedPair:
     def _locate_at(self, sizes: Sizes, tolerance: float | None) -> Location | None:
         """Finds the line with new random inputs, which need not show the difference."""
         inputs = self.draw(sizes)
-        names = [name for name in self._outputs if name not in self._updated]
         function = trace_function(self._call_flat, self._make_leaves(inputs), _get_quick_options())
         tensors = self._make_tensors(inputs)
         if self._runtime is None:
-            model = self._trace_in_tensorflow(tensors, names)
+            model = self._trace_in_tensorflow(tensors)
             self._restore_weights()
         else:
-            model = self._runtime.trace(_make_arrays(tensors), names)
+            model = self._runtime.trace(_make_arrays(tensors), list(self._results))
             function.values = [self._to_runtime(value) for value in function.values]
-        places = [i for i, name in enumerate(self._outputs) if name not in self._updated]
-        function.outputs = [function.outputs[i] for i in places]
+        function.outputs = [function.outputs[i] for i in self._results.values()]
         return locate(function, model, tolerance)
 
     def _to_runtime(self, value: Any) -> Any:
@@ -378,7 +377,7 @@ class ComparedPair:
         array = np.asarray(value)
         return array.view(np.int32) if array.dtype == np.uint32 else value
 
-    def _trace_in_tensorflow(self, tensors: Mapping[str, tf.Tensor], names: Sequence[str]) -> Trace:
+    def _trace_in_tensorflow(self, tensors: Mapping[str, tf.Tensor]) -> Trace:
         specs = self._specs
         nodes = self._call.graph.as_graph_def().library.function
         calls_module = any(n.op == CALL_MODULE for f in nodes for n in f.node_def)
@@ -386,28 +385,29 @@ class ComparedPair:
             # The module is one operation, so its tensors are those of TensorFlow's operations.
             weights = [tf.convert_to_tensor(variable) for variable in self._variables]
             arguments = [*weights, *(tensors[name] for name in self._inputs if name in specs)]
-            indices = [i for i, name in enumerate(self._outputs) if name not in self._updated]
+
+            def call_with_operations(*args: tf.Tensor) -> list[tf.Tensor]:
+                outputs = call_operations(self.portable, args)
+                return [outputs[i] for i in self._results.values()]
+
             with contextlib.suppress(ModuleError, ShapeError, KeyError):
-                return trace_tensors(
-                    lambda *args: [call_operations(self.portable, args)[i] for i in indices],
-                    arguments,
-                )
+                return trace_tensors(call_with_operations, arguments)
         ordered = sorted(specs)
 
         def call(*args: tf.Tensor) -> list[tf.Tensor]:
             results = self._call(**dict(zip(ordered, args, strict=True)))
-            return [results[name] for name in names]
+            return [results[name] for name in self._results]
 
         return trace_tensors(call, [tensors[name] for name in ordered])
 
-    def latency(self, size: int | None, sizes: Sizes, rounds: int) -> Latency:
+    def measure_latency(self, size: int | None, sizes: Sizes, rounds: int) -> Latency:
         """Times both functions, alternating; compilation is not measured."""
         inputs = self.draw(sizes)
         leaves = [
             jnp.asarray(leaf) if not _is_key(leaf) else leaf for leaf in self._make_leaves(inputs)
         ]
         tensors = self._make_tensors(inputs)
-        (first, *_) = self._outputs
+        first = next(iter(self._results))
 
         def in_jax() -> None:
             jax.block_until_ready(self._jitted(leaves))
@@ -436,9 +436,9 @@ class ComparedPair:
 
     def _draw_cotangents(self, sizes: Sizes) -> dict[str, Any]:
         return {
-            name: self.sampler.array(Aval(aval.op_shape, "float32"), sizes)
+            name: self.sampler.draw_array(Aval(aval.op_shape, "float32"), sizes)
             for name, aval in self._outputs.items()
-            if _is_real(aval) and name not in self._updated
+            if _is_real(aval) and name in self._results
         }
 
     def _run_in_jax(
@@ -480,9 +480,9 @@ class ComparedPair:
                 unconnected_gradients=tf.UnconnectedGradients.ZERO,
             )
         arrays = [tf.convert_to_tensor(g).numpy() for g in gradients]
-        after = {name: variable.numpy() for name, variable in self._updated.items()}
+        new_weights = {name: variable.numpy() for name, variable in self._updated.items()}
         self._restore_weights()
-        return {**{name: value.numpy() for name, value in results.items()}, **after}, arrays
+        return {**{name: value.numpy() for name, value in results.items()}, **new_weights}, arrays
 
     def _restore_weights(self) -> None:
         for variable, value in zip(self._updated.values(), self._before, strict=True):

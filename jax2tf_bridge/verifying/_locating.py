@@ -156,7 +156,7 @@ def locate(function: Trace, model: Trace, tolerance: float | None = None) -> Loc
 
 
 class _Numbers:
-    """An array, with what tells quickly that others differ from it."""
+    """An array, with sums by which arrays that differ are told apart quickly."""
 
     def __init__(self, array: Any) -> None:
         self.array = np.asarray(array)
@@ -231,13 +231,13 @@ class _Search:
         if self._moves_only(suspects):
             suspects = self._find_suspects(needed, set(outputs), min_information=_MIN_INFORMATION)
         tensors = self._find_unexplained(wrong, self._explained)
-        moved = self._find_unexplained(wrong, self._exactly_explained)
+        moved_tensors = self._find_unexplained(wrong, self._exactly_explained)
         first = fallback = None
         for step in self._function.steps:
             if needed.isdisjoint(step.results):
                 continue
             if step.operation in _STRUCTURAL:
-                if self._is_moved_wrongly(step, moved):
+                if self._is_moved_wrongly(step, moved_tensors):
                     first = step
             elif self._is_computed_wrongly(step, tensors):
                 first = step
@@ -252,7 +252,7 @@ class _Search:
         if first is None:
             return None
         inner = None if first.trace_body is None else self._find_inside(first.trace_body, tensors)
-        return inner or self._make_location(first, tensors or moved)
+        return inner or self._make_location(first, tensors or moved_tensors)
 
     def _find_inside(
         self, trace_body: Callable[[], Trace | None], tensors: Iterable[int]
@@ -294,13 +294,15 @@ class _Search:
         by_size: dict[tuple[int, str], list[int]] = {}
         tensors = {n: _Numbers(v) for n, v in enumerate(self._model.values) if v is not None}
         for number, tensor in tensors.items():
-            by_size.setdefault(_size_key(tensor.array), []).append(number)
+            by_size.setdefault(_get_size_key(tensor.array), []).append(number)
         for number, array in enumerate(self._function.values):
             if array is None:
                 continue
-            value, allowed = _Numbers(array), self._allowed(array)
+            value, allowed = _Numbers(array), self._find_tolerance(array)
             candidates = [
-                t for t in by_size.get(_size_key(array), ()) if value.may_equal(tensors[t], allowed)
+                t
+                for t in by_size.get(_get_size_key(array), ())
+                if value.may_equal(tensors[t], allowed)
             ]
             exact = {t for t in candidates if value.equals(tensors[t], allowed)}
             similar = {
@@ -313,14 +315,14 @@ class _Search:
             if exact or similar:
                 self._similar[number] = exact | similar
 
-    def _allowed(self, expected: Any) -> float:
+    def _find_tolerance(self, expected: Any) -> float:
         allowed = tolerance_of(str(expected.dtype))
         return self._tolerance if self._tolerance is not None and allowed else allowed
 
     def _is_equal(self, expected: Any, actual: Any) -> bool:
         if expected is None or actual is None or expected.size != actual.size:
             return False
-        return _Numbers(expected).equals(_Numbers(actual), self._allowed(expected))
+        return _Numbers(expected).equals(_Numbers(actual), self._find_tolerance(expected))
 
     def _find_needed(self, outputs: Iterable[int]) -> set[int]:
         """Returns the values that the outputs depend on."""
@@ -400,12 +402,12 @@ class _Search:
         """Returns whether a tensor has the moved numbers of the operand, in a wrong order."""
         if any(v in self._exact for v in step.results):
             return False
-        sizes = {_size_key(self._function.values[v]) for v in step.results}
+        sizes = {_get_size_key(self._function.values[v]) for v in step.results}
         sources = {t for v in step.operands for t in self._exact.get(v, ())}
         for tensor in tensors:
             value, operands = self._model.values[tensor], self._model_producers[tensor].operands
             is_moved = self._moves(tensor) and bool(operands) and operands[0] in sources
-            if is_moved and value is not None and _size_key(value) in sizes:
+            if is_moved and value is not None and _get_size_key(value) in sizes:
                 return True
         return False
 
@@ -416,7 +418,7 @@ class _Search:
         """
         if not self._lacks_tensor(step):
             return False
-        sizes = {_size_key(self._function.values[v]) for v in step.results}
+        sizes = {_get_size_key(self._function.values[v]) for v in step.results}
         operands = [self._list_sources(v) for v in step.operands]
         variable = [
             sources
@@ -428,7 +430,7 @@ class _Search:
             return False
         for tensor in tensors:
             value = self._model.values[tensor]
-            if value is None or _size_key(value) not in sizes:
+            if value is None or _get_size_key(value) not in sizes:
                 continue
             inputs = set(self._model_producers[tensor].operands)
             unknown = [t for t in inputs - known if not _is_index(self._model.values[t])]
@@ -494,7 +496,7 @@ class _Search:
             t
             for t in tensors
             if self._model.values[t] is not None
-            and _size_key(self._model.values[t]) == _size_key(expected)
+            and _get_size_key(self._model.values[t]) == _get_size_key(expected)
         ]
         from_operands = [
             t for t in candidates if not sources.isdisjoint(self._model_producers[t].operands)
@@ -517,7 +519,7 @@ def _align(actual: Any, expected: Any) -> Any:
         return min(orders, key=lambda array: float(np.nansum(np.abs(widen_array(array) - wide))))
 
 
-def _size_key(value: Any) -> tuple[int, str]:
+def _get_size_key(value: Any) -> tuple[int, str]:
     kind = str(kind_of(str(value.dtype)))
     return value.size, "int" if kind in ("uint", "bool") else kind
 

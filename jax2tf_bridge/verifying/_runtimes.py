@@ -8,7 +8,7 @@ import importlib
 import importlib.metadata
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -67,26 +67,25 @@ def open_runtime(runtime: str, model: Path, signature: str) -> RuntimeModel:
     """
     if not model.exists():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(model))
-    kinds: dict[str, Any] = {
+    classes: Mapping[str, Callable[[Path, str], RuntimeModel]] = {
         "litert": _LiteRT,
         "onnx": _OnnxRuntime,
         "openvino": _OpenVino,
         "tfjs": TensorFlowJs,
     }
-    opened: RuntimeModel = kinds[runtime](model, signature)
-    return opened
+    return classes[runtime](model, signature)
 
 
 def check_names(
-    opened: RuntimeModel, model: Path, inputs: Sequence[str], outputs: Sequence[str]
+    runtime_model: RuntimeModel, model: Path, inputs: Sequence[str], outputs: Sequence[str]
 ) -> None:
-    """Raises an error if the model's inputs and outputs are not those of the SavedModel.
+    """Checks that the model has the inputs and outputs of the SavedModel.
 
     Raises:
-      BridgeError: the names differ.
+      BridgeError: it lacks one.
     """
     for kind, names, expected in zip(
-        ("input", "output"), opened.list_names(), (inputs, outputs), strict=True
+        ("input", "output"), runtime_model.list_names(), (inputs, outputs), strict=True
     ):
         missing = [name for name in expected if name not in names]
         if missing:
@@ -173,18 +172,13 @@ class _LiteRT:
 def _find_interpreter() -> tuple[Any, str]:
     """Returns the interpreter of LiteRT, or that of TensorFlow, and its name."""
     try:
-        module = importlib.import_module("ai_edge_litert.interpreter")
-    except ModuleNotFoundError:
+        with _name_missing("LiteRT", "ai-edge-litert", "litert"):
+            module = importlib.import_module("ai_edge_litert.interpreter")
+    except MissingDependencyError:
         if not hasattr(tf, "lite"):
-            raise MissingDependencyError(
-                "LiteRT",
-                "ai-edge-litert",
-                "verify(runtime='litert')",
-                command="pip install ai-edge-litert",
-            ) from None
+            raise
         return tf.lite.Interpreter, f"TensorFlow Lite {tf.__version__}"
-    version = importlib.metadata.version("ai-edge-litert")
-    return module.Interpreter, f"LiteRT {version}"
+    return module.Interpreter, f"LiteRT {importlib.metadata.version('ai-edge-litert')}"
 
 
 def _find_resolvers(kind: Any) -> Any:
@@ -241,20 +235,20 @@ class _OnnxRuntime:
             numbers[constant.name] = trace.add(onnx.numpy_helper.to_array(constant))
         for name, value in self._cast(inputs).items():
             numbers[name] = trace.add(value)
-        made = []
+        fetched: list[str] = []
         for node in model.graph.node:
             operands = tuple(numbers[name] for name in node.input if name in numbers)
             names = [name for name in node.output if name]
-            made += names
+            fetched += names
             numbers.update((name, trace.add(None)) for name in names)
             results = tuple(numbers[name] for name in names)
             trace.steps.append(Step(node.op_type, names[0] if names else None, operands, results))
         known = {output.name for output in model.graph.output}
         model.graph.output.extend(
-            onnx.ValueInfoProto(name=name) for name in made if name not in known
+            onnx.ValueInfoProto(name=name) for name in fetched if name not in known
         )
         session = self._open(model.SerializeToString(), optimizes=False)
-        for name, value in zip(made, session.run(made, self._cast(inputs)), strict=True):
+        for name, value in zip(fetched, session.run(fetched, self._cast(inputs)), strict=True):
             # A sequence or an optional is no array.
             trace.values[numbers[name]] = value if isinstance(value, np.ndarray) else None
         trace.outputs = [numbers[name] for name in outputs]
@@ -305,7 +299,7 @@ class _OpenVino:
     def trace(self, inputs: Arrays, outputs: Sequence[str]) -> Trace:
         model = self._model.clone()
         trace, numbers = Trace(), {}
-        made = []
+        fetched = []
         for node in model.get_ordered_ops():
             kind = node.get_type_name()
             if kind == "Result":
@@ -315,7 +309,7 @@ class _OpenVino:
                 numbers[_identify(port)] = trace.add(node.data if kind == "Constant" else None)
             if kind in ("Constant", "Parameter"):
                 continue
-            made += [port for port in ports if not port.get_element_type().is_dynamic()]
+            fetched += [port for port in ports if not port.get_element_type().is_dynamic()]
             trace.steps.append(
                 Step(
                     kind,
@@ -329,7 +323,7 @@ class _OpenVino:
             for port in model.outputs
             for name in port.get_names()
         }
-        model.add_outputs(made)
+        model.add_outputs(fetched)
         sources = [_identify_source(port) for port in model.outputs]
         compiled = self._compile(model)
         results = compiled(self._cast(compiled, inputs))

@@ -1,4 +1,4 @@
-"""Runs a graph model of TensorFlow.js in Node.js, and computes each of its tensors there."""
+"""Runs graph models of TensorFlow.js in Node.js, and computes each of their tensors there."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import errno
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +22,31 @@ from jax2tf_bridge.errors import (
     MissingDependencyError,
     make_path_error,
 )
-from jax2tf_bridge.verifying._javascript import PROGRAM, NodeError, ProgramAnswer, run_program
 from jax2tf_bridge.verifying._locating import Step, Trace
 
 _NOT_INSTALLED = 3
 """Exit code of the program if it finds no TensorFlow.js."""
 
 _NEEDED_FOR = "verify(runtime='tfjs')"
+
+PROGRAM = Path(__file__).with_name("run_graph_model.js")
+"""The program that runs graph models of TensorFlow.js; it describes requests and answers."""
+
+_RESULT_DTYPES: Mapping[str, Any] = {"bool": np.dtype(bool), "complex64": np.dtype(np.complex64)}
+_JAVASCRIPT_ARRAYS: Mapping[str, Any] = {
+    "Float32Array": np.dtype(np.float32),
+    "Int32Array": np.dtype(np.int32),
+    "Uint8Array": np.dtype(np.uint8),
+    "BigInt64Array": np.dtype(np.int64),
+}
+
+_INPUT_DTYPES = {
+    "DT_FLOAT": np.float32,
+    "DT_INT32": np.int32,
+    "DT_BOOL": np.bool_,
+    "DT_COMPLEX64": np.complex64,
+}
+"""NumPy's dtypes of a graph model's inputs."""
 
 
 class TensorFlowJs:
@@ -163,13 +183,103 @@ def _cast(array: np.ndarray, dtype: str) -> np.ndarray:
     """Returns numbers in a dtype of TensorFlow.js; unsigned integers keep their bits."""
     if dtype == "DT_INT32" and array.dtype.kind == "u":
         return array.astype(np.uint32).view(np.int32)
-    return array.astype(_DTYPES[dtype])
+    return array.astype(_INPUT_DTYPES[dtype])
 
 
-_DTYPES = {
-    "DT_FLOAT": np.float32,
-    "DT_INT32": np.int32,
-    "DT_BOOL": np.bool_,
-    "DT_COMPLEX64": np.complex64,
-}
-"""NumPy's dtypes of a graph model's inputs."""
+class NodeError(RuntimeError):
+    """Error of a program that failed.
+
+    Attributes:
+      status: its exit code.
+    """
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class ProgramAnswer:
+    """Answer of a program.
+
+    Attributes:
+      versions: the versions of what ran.
+      load: the time to load the model, in milliseconds.
+      results: the outputs of each call by name.
+      times: the milliseconds of each repetition, by call.
+      traces: all tensors of each call by node, None for those that were not computed; empty unless
+        they were asked for.
+      tensors: the number of tensors that are not disposed of at the end.
+    """
+
+    versions: Mapping[str, str]
+    load: float
+    results: list[dict[str, np.ndarray]]
+    times: list[list[float]]
+    traces: list[dict[str, list[np.ndarray | None]]]
+    tensors: int
+
+
+def run_program(
+    command: Sequence[str],
+    request: Mapping[str, Any],
+    calls: Sequence[Mapping[str, np.ndarray]],
+    folder: Path,
+    environment: Mapping[str, str] | None = None,
+) -> ProgramAnswer:
+    """Runs a program with a request, and returns its answer.
+
+    Args:
+      command: Node, and the program.
+      request: the fields of the request, without the calls.
+      calls: the inputs of each call by name, in dtypes of TensorFlow.js.
+      folder: an existing folder for the files.
+      environment: the variables of the process; None for those of this one.
+
+    Raises:
+      NodeError: the program fails; the text is what it printed.
+    """
+    request_file, answer_file = folder / "request.json", folder / "answer.json"
+    specs: list[dict[str, Any]] = []
+    with _get_data_file(request_file).open("wb") as file:
+        for inputs in calls:
+            specs.append({})
+            for name, array in inputs.items():
+                spec = {"dtype": array.dtype.name, "shape": array.shape, "offset": file.tell()}
+                specs[-1][name] = spec
+                file.write(array.tobytes())
+    request_file.write_text(json.dumps({**request, "calls": specs}))
+    process = subprocess.run(
+        [*command, str(request_file), str(answer_file)],
+        env=None if environment is None else dict(environment),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if process.returncode != 0:
+        raise NodeError(process.returncode, process.stderr.strip())
+    answer, data = json.loads(answer_file.read_text()), _get_data_file(answer_file).read_bytes()
+    return ProgramAnswer(
+        answer["versions"],
+        answer["load"],
+        [{n: _read_array(o, data) for n, o in c["outputs"].items()} for c in answer["calls"]],
+        [call["times"] for call in answer["calls"]],
+        [
+            {
+                name: [t and _read_array(t, data) for t in tensors]
+                for name, tensors in traced.items()
+            }
+            for traced in (call.get("tensors", {}) for call in answer["calls"])
+        ],
+        answer["tensors"],
+    )
+
+
+def _get_data_file(file: Path) -> Path:
+    return file.with_name(f"{file.name}.data")
+
+
+def _read_array(spec: Mapping[str, Any], data: bytes) -> np.ndarray:
+    dtype = _RESULT_DTYPES.get(spec["dtype"]) or _JAVASCRIPT_ARRAYS[spec["array"]]
+    return np.ndarray(spec["shape"], dtype, data, spec["offset"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -87,6 +88,10 @@ def make_difference(what: str, name: str, dtype: str, tolerance: float | None) -
 def format_sample_sizes(sizes: Sizes) -> str:
     """Formats sizes for people."""
     return ", ".join(f"{name} = {size}" for name, size in sizes.items()) or "its fixed sizes"
+
+
+def _drop_infinity(number: float) -> float | None:
+    return number if math.isfinite(number) else None  # JSON has no infinite numbers
 
 
 @dataclass(frozen=True)
@@ -185,8 +190,8 @@ class Verification:
                     "what": d.what,
                     "name": d.name,
                     "dtype": d.dtype,
-                    "absolute": d.absolute,
-                    "relative": d.relative,
+                    "absolute": _drop_infinity(d.absolute),
+                    "relative": _drop_infinity(d.relative),
                     "tolerance": d.tolerance,
                     "within": d.within,
                     "worst_at": d.sizes,

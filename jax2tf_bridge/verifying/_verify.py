@@ -66,7 +66,7 @@ def verify(
       samples: number of sizes.
       gradients: number of these at which gradients are compared, too. They take most of the time.
       tolerance: largest allowed difference of floats, relative to the largest number of an array;
-        by default 1e-4 for float32, 1e-12, 1e-2 and 6e-2 for float64, float16 and bfloat16.
+        by default 1e-12 for float64, 1e-4 for float32, 1e-2 for float16, 6e-2 for bfloat16.
       seed: the seed of sizes and values.
       params_like: an object of the same structure as the weights, needed if the SavedModel cannot
         rebuild their structure and no such object is in the function's module or scope.
@@ -126,25 +126,27 @@ def verify(
             f"{folder} has values of 64 bits. Call jax.config.update('jax_enable_x64', True) "
             "before verify, or set JAX_ENABLE_X64=1."
         )
-    chosen = choose_signature(signature, list(sidecar.signatures))
+    signature_name = choose_signature(signature, list(sidecar.signatures))
     against = name or _get_name(function)
     types = KnownTypes(function, against, params_like)
-    saved, entry = load(folder), sidecar.signatures[chosen]
-    loaded = saved.functions[chosen]
+    saved, entry = load(folder), sidecar.signatures[signature_name]
+    loaded = saved.functions[signature_name]
     assert isinstance(loaded, LoadedFunction)  # save() writes no other
     weight_names: Sequence[str] = ()
     if loaded.takes_params:
         names = {v.path: v.name for v in sidecar.variables}
         tree = loaded.portable.first_argument
         weight_names = [names[leaf] for leaf in tree.leaf_paths("params")]
-    opened = None
+    runtime_model = None
     if runtime != "tensorflow":
-        opened = _open_runtime(runtime, path if model is None else model, chosen, entry)
+        runtime_model = _open_runtime(
+            runtime, path if model is None else model, signature_name, entry
+        )
         gradients = 0
     pair = ComparedPair(
-        folder, saved.params, loaded, entry, function, weight_names, seed, types, opened
+        folder, saved.params, loaded, entry, function, weight_names, seed, types, runtime_model
     )
-    sizes = pair.sampler.sizes(samples)
+    sizes = pair.sampler.draw_sizes(samples)
     # Many gradients are zero at the smallest sizes, which come first.
     with_gradients = [*sizes[1:], sizes[0]][: gradients if entry.vjp_order else 0]
     try:
@@ -159,7 +161,7 @@ def verify(
         raise
     return Verification(
         saved_model=str(folder),
-        signature=chosen,
+        signature=signature_name,
         against=against,
         jax=jax.__version__,
         tensorflow=tf.__version__,
@@ -174,7 +176,7 @@ def verify(
         location=location,
         runtime=runtime,
         model=None if model is None else str(model),
-        title=f"TensorFlow {tf.__version__}" if opened is None else opened.title,
+        title=f"TensorFlow {tf.__version__}" if runtime_model is None else runtime_model.title,
     )
 
 
@@ -231,11 +233,15 @@ def _open_runtime(
     """
     if entry.updates:
         raise BridgeError(
-            f"The signature {signature} changes weights, which verify compares in TensorFlow only."
+            Message(
+                f"The signature {signature} changes weights, which verify compares in TensorFlow "
+                "only. Remove ",
+                *(Argument("runtime"), "."),
+            )
         )
-    opened = open_runtime(runtime, Path(model), signature)
-    check_names(opened, Path(model), list(entry.inputs), list(entry.outputs))
-    return opened
+    runtime_model = open_runtime(runtime, Path(model), signature)
+    check_names(runtime_model, Path(model), list(entry.inputs), list(entry.outputs))
+    return runtime_model
 
 
 def choose_signature(name: str | None, names: Sequence[str]) -> str:
@@ -265,19 +271,24 @@ def _measure_latency(
     """Measures at sizes of the first open variable, or once if no size is open."""
     sampler = pair.sampler
     if not sampler.variables:
-        return None, [pair.latency(None, {}, rounds)]
+        return None, [pair.measure_latency(None, {}, rounds)]
     variable = sampler.variables[0]
+    samples = []
+    for size in batch_sizes or LATENCY_SIZES:
+        try:
+            samples.append(sampler.complete_sizes({variable: size}))
+        except ShapeError:
+            if batch_sizes:
+                raise
+    # The constraints may forbid every power of two.
+    samples = samples or sorted(
+        sampler.draw_sizes(len(LATENCY_SIZES)), key=lambda sizes: sizes[variable]
+    )
+    by_size = {sizes[variable]: sizes for sizes in samples}
     latencies = []
-    measured = batch_sizes or LATENCY_SIZES
-    with progress_bar("measuring", len(measured), "size") as advance:
-        for size in measured:
-            try:
-                sizes = sampler.with_sizes({variable: size})
-            except ShapeError:
-                if batch_sizes:
-                    raise
-            else:  # other powers of two are not allowed
-                latencies.append(pair.latency(size, sizes, rounds))
+    with progress_bar("measuring", len(by_size), "size") as advance:
+        for size, sizes in by_size.items():
+            latencies.append(pair.measure_latency(size, sizes, rounds))
             advance(1)
     return variable, latencies
 

@@ -41,8 +41,8 @@ COMMANDS = ("export", "save", "litert", "onnx", "inspect", "retarget", "serve-ch
         (
             ["--verbose"],
             "a command is missing: one of export, save, publish, versions, rollback, promote, "
-            "litert, tfjs, onnx, compile, weights, inspect, retarget, verify, serve-check, "
-            "completion "
+            "litert, tfjs, onnx, coreml, compile, weights, inspect, retarget, verify, "
+            "serve-check, completion "
             "({} --help says more)",
         ),
         (
@@ -61,8 +61,8 @@ COMMANDS = ("export", "save", "litert", "onnx", "inspect", "retarget", "serve-ch
         (
             ["zzz"],
             "no command zzz: there are export, save, publish, versions, rollback, promote, "
-            "litert, tfjs, onnx, compile, weights, inspect, retarget, verify, serve-check, "
-            "completion "
+            "litert, tfjs, onnx, coreml, compile, weights, inspect, retarget, verify, "
+            "serve-check, completion "
             "({} --help says more)",
         ),
         (["--verbos", "save"], "no option --verbos: did you mean --verbose? ({} --help says more)"),
@@ -141,9 +141,9 @@ def test_help_has_examples_that_can_be_pasted(ok: Ok, command: str) -> None:
 
 
 def test_every_command_prints_json() -> None:
-    for command in make_parsers()[1]:
+    for command, parser in make_parsers()[1].items():
         if command.name != "completion":
-            usage = command.parser.format_usage()
+            usage = parser.format_usage()
             assert "[--json]" in usage, command.name
 
 

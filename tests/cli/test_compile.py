@@ -29,8 +29,8 @@ def test_open_sizes(ok: Ok, tmp_path: Path, exported_cube: bytes) -> None:
     [
         (
             ("cube.jaxfn", "--sizes", "b=1", "--shared", "--target-cpu", "haswell"),
-            "--sizes, --target-cpu, --shared: not with --open-sizes, whose library takes any sizes "
-            "and is compiled by TensorFlow where it runs",
+            "--sizes, --target-cpu, --shared: --open-sizes writes a library for any sizes, which "
+            "TensorFlow compiles where it runs. Remove these options, or --open-sizes",
         ),
         (
             ("a=cube.jaxfn",),
@@ -46,3 +46,11 @@ def test_open_sizes_are_refused(run: Run, words: tuple[str, ...], text: str) -> 
     ended = run("compile", *words, "-o", "lib", "--open-sizes")
     assert ended.code
     assert text in ended.err
+
+
+def test_a_size_is_named_once(run: Run, cube: str) -> None:
+    ended = run("compile", cube, "-o", "lib", "--sizes", "b=1,b=2")
+    assert ended.code == 2
+    assert ended.error.startswith(
+        "argument --sizes: expected open sizes and their values, as b=1 or b=1,n=128. Got: b=1,b=2"
+    )

@@ -75,8 +75,8 @@ def test_bash_offers_every_command_and_option(ok: Ok) -> None:
     lines.append('echo "${COMPREPLY[@]}"')
     *replies, names = run_shell("bash", "--norc", "--noprofile", "-c", "\n".join(lines))
     assert names.split() == [command.name for command in commands]
-    for command, reply in zip(commands, replies, strict=True):
-        described = re.findall(r"^  (-[^ ].*)", command.parser.format_help(), re.MULTILINE)
+    for parser, reply in zip(commands.values(), replies, strict=True):
+        described = re.findall(r"^  (-[^ ].*)", parser.format_help(), re.MULTILINE)
         options = set(re.findall(r"(?<!\S)--?[a-z][a-z0-9-]*", " ".join(described)))
         assert {"-h", "--help", "--verbose", "--debug"} <= options
         assert set(reply.split()) == {name for name in options if name.startswith("--")}

@@ -20,12 +20,12 @@ from tests.consumers.harness import LITERT, ONNX, OPENVINO
 from tests.consumers.node_addon import BROWSER_PACKAGES
 from tests.models.formats import FORMATS, Format
 
-COMMANDS = ("save", "litert", "onnx", "tfjs", "compile")
+COMMANDS = ("save", "litert", "onnx", "tfjs", "coreml", "compile")
 
 
 def _list_options(command: str) -> dict[str, argparse.Action]:
     """Returns the options that belong to a command, not to all, by their long names."""
-    actions = {each.name: each.parser._actions for each in make_parsers()[1]}
+    actions = {each.name: parser._actions for each, parser in make_parsers()[1].items()}
     common = set.intersection(
         *({name for action in each for name in action.option_strings} for each in actions.values())
     )
@@ -96,11 +96,13 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_model_is_not_replaced_unasked(
     run: Run, tmp_path: Path, file: Path, command: str
 ) -> None:
+    model = tmp_path / ("model.mlpackage" if command == "coreml" else "model")
     if command in ("litert", "onnx"):
-        (tmp_path / "model").write_text("older")
+        model.write_text("older")
     else:
-        (tmp_path / "model").mkdir()
-        (tmp_path / "model" / "older").touch()
-    ended = run(command, file, "-o", "model")
+        model.mkdir()
+        (model / "older").touch()
+    ended = run(command, file, "-o", model.name)
     assert ended.code == 1
-    assert re.fullmatch(r"(\S*/)?model already exists; --overwrite replaces it", ended.error)
+    expected = rf"(\S*/)?{model.name} already exists; --overwrite replaces it"
+    assert re.fullmatch(expected, ended.error)

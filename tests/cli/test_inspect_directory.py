@@ -16,7 +16,15 @@ from jax2tf_bridge import export, inspect, write_function, write_weights
 
 # Private: charts of sizes and labels that models in tests do not have.
 from jax2tf_bridge.cli import _inspect
-from jax2tf_bridge.cli._html import Fold, Page, PageRequest, PageTable, bar_chart, largest, render
+from jax2tf_bridge.cli._html import (
+    Fold,
+    Page,
+    PageRequest,
+    PageTable,
+    draw_bars,
+    render,
+    take_largest,
+)
 from jax2tf_bridge.targets import TENSORFLOW_RELEASES
 from tests.cli.conftest import FINDS_PACKAGES, Ok, Run
 from tests.cli.directory_schema import DIRECTORY_SCHEMA
@@ -302,27 +310,28 @@ def test_modules_that_jax_cannot_print(ok: Ok, monkeypatch: pytest.MonkeyPatch, 
 
 def test_charts_are_sorted_and_show_their_values() -> None:
     sizes = [("a", 1), ("b", 5), ("<c>", 3)]
-    assert largest([*sizes, ("none", 0)], 2) == [("b", 5), ("2 others", 4)]
-    chart = bar_chart('Sizes & "more"', largest(sizes, 5), str)
+    assert take_largest([*sizes, ("none", 0)], 2) == [("b", 5), ("2 others", 4)]
+    chart = draw_bars('Sizes & "more"', take_largest(sizes, 5), str)
     assert Elements(chart).text.split() == ["Sizes", "&", '"more"', "b5", "<c>3", "a1"]
     assert re.findall(r'<rect width="([^"]*)"', chart) == ["100.0%", "60.0%", "20.0%"]
-    assert '<rect width="0.3%"' in bar_chart("Sizes", [("a", 10**6), ("b", 1)])
-    assert bar_chart("Nothing", []) == ""
+    assert '<rect width="0.3%"' in draw_bars("Sizes", [("a", 10**6), ("b", 1)])
+    assert draw_bars("Nothing", []) == ""
 
 
 def test_bars_that_are_in_order_stay_so() -> None:
     sizes = [(f"module {i}", size) for i, size in enumerate((2, 9, 1, 5))]
-    shown = largest(sizes, 3, in_order=True)
+    shown = take_largest(sizes, 3, in_order=True)
     assert [label for label, _ in shown] == ["module 1", "module 3", "2 others"]
-    assert largest(sizes, 9, in_order=True) == sizes
+    assert take_largest(sizes, 9, in_order=True) == sizes
 
 
 def test_pages_list_variables_and_modules_in_order() -> None:
     sized = [{"path": f"block_{i}/kernel", "bytes": 8} for i in (10, 1, 2)]
-    shown = [label for label, _ in _inspect._variables(sized)]
+    shown = [label for label, _ in _inspect._list_variable_bars(sized)]
     assert shown == ["block_1/kernel", "block_2/kernel", "block_10/kernel"]
     modules = [{"number": i, "bytes": size, "order": 0} for i, size in ((2, 5), (10, 9))]
-    assert [label for label, _ in _inspect._modules(modules)] == ["module 2", "module 10"]
+    shown = [label for label, _ in _inspect._list_module_bars(modules)]
+    assert shown == ["module 2", "module 10"]
 
 
 def test_rows_of_wide_tables_are_blocks_with_titles_on_narrow_screens() -> None:

@@ -151,11 +151,12 @@ def test_wrong_words(run: Run, saved: SavedModel) -> None:
     )
     ended = run("inspect", saved.path, "--request", "rest", "--signature", "givn")
     assert ended.code == 2
-    assert ended.error == f"--signature: {saved.path} has no signature givn: did you mean given?"
-    ended = run("inspect", saved.path, "--request", "rest", "--signature", "x")
+    names = "There are: given, narrow, serving_default."
     assert ended.error == (
-        f"--signature: {saved.path} has no signature x; it has given, narrow, serving_default"
+        f"--signature: {saved.path} has no signature 'givn': did you mean 'given'? {names}"
     )
+    ended = run("inspect", saved.path, "--request", "rest", "--signature", "x")
+    assert ended.error == f"--signature: {saved.path} has no signature 'x'. {names}"
     ended = run("inspect", saved.path, "--signature", "given")
     assert (ended.code, ended.error) == (
         2,

@@ -19,12 +19,12 @@ from jax2tf_bridge.saved_model import SIDECAR, read_saved_model
 from jax2tf_bridge.saving import read_instructions
 
 # Private: what a report says of measurements that no machine gives twice.
-from jax2tf_bridge.serve_checking.load._plot import plot_latencies
 from jax2tf_bridge.serve_checking.load._report import (
     LoadReport,
     MeasuredAnswers,
     MeasuredRuntime,
     make_report,
+    plot_percentiles,
 )
 from jax2tf_bridge.serve_checking.load._requests import LoadPlan, LoadRequest, plan_load
 from jax2tf_bridge.serve_checking.load._servers import BatchCount, ServerMetrics, parse_metrics
@@ -152,7 +152,7 @@ def test_inputs_of_the_users_own_functions_come_from_examples(models: Path) -> N
     made = plan(models / "strings", {"b": [3, 1]}, {"text": ["1", "2"]})
     assert [list(request.inputs["text"]) for request in made.requests] == [["1"], ["1", "2", "1"]]
     assert ([request.sizes for request in made.requests], made.batch) == ([{"b": 1}, {"b": 3}], "b")
-    with pytest.raises(ShapeError, match="the inputs have no size n"):
+    with pytest.raises(ShapeError, match="the inputs have no size 'n'"):
         plan(models / "strings", {"n": [1]}, {"text": ["1"]})
     with pytest.raises(ShapeError, match=r"example: it has no rows to repeat\. Pass"):
         plan(models / "strings", {"b": [1]}, {"text": []})
@@ -188,13 +188,13 @@ def test_a_model_without_a_sidecar_gets_its_warm_up_requests(models: Path, tmp_p
 @pytest.mark.parametrize(
     ("model", "sizes", "example", "signature", "text"),
     [
-        ("rows/1", {"c": [1]}, None, None, "sizes: the inputs have no size c. There are: b"),
+        ("rows/1", {"c": [1]}, None, None, "sizes: the inputs have no size 'c'. There are: b."),
         ("rows/1", {"b": [0]}, None, None, "sizes: b: expected sizes of at least 1. Got: 0"),
         ("rows/1", {"b": []}, None, None, "sizes: b: expected sizes of at least 1. Got: none"),
         ("even", {"b": [2, 3]}, None, None, "sizes: b=3 does not satisfy mod(b, 2) == 0."),
         (
             *("rows/1", None, {"y": [[1]]}, None),
-            "example: serving_default has no input y. It has: x",
+            "example: serving_default has no input 'y'. There are: x.",
         ),
         (
             *("rows/1", None, {"x": [[1]]}, None),
@@ -205,7 +205,7 @@ def test_a_model_without_a_sidecar_gets_its_warm_up_requests(models: Path, tmp_p
             None,
             None,
             "serve",
-            "has no signature serve. There are: serving_default",
+            "has no signature 'serve'. There are: serving_default.",
         ),
     ],
 )
@@ -361,7 +361,7 @@ def test_failed_requests_are_counted_and_shown() -> None:
 
 
 def test_a_plot_shows_percentiles() -> None:
-    root = ET.fromstring(plot_latencies("a < b", "c & d", np.linspace(1, 90, 1000)))
+    root = ET.fromstring(plot_percentiles("a < b", "c & d", np.linspace(1, 90, 1000)))
     name = "{http://www.w3.org/2000/svg}"
     texts = [element.text for element in root.iter(f"{name}text")]
     assert texts[:2] == ["a < b", "c & d"]
@@ -373,7 +373,7 @@ def test_a_plot_shows_percentiles() -> None:
     places = [tuple(map(float, point.split(","))) for point in line.attrib["points"].split()]
     assert places == sorted(places, key=lambda place: (place[0], -place[1]))
     assert all(0 <= x <= 720 and 0 <= y <= 420 for x, y in places)
-    same = ET.fromstring(plot_latencies("one", "", np.array([2.0])))
+    same = ET.fromstring(plot_percentiles("one", "", np.array([2.0])))
     assert len([*same.iter(f"{name}polyline")]) == 1
 
 

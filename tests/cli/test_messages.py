@@ -18,7 +18,7 @@ from jax2tf_bridge import AUTO
 
 # Private: each argument is compared without a command whose error names it.
 from jax2tf_bridge.cli._commands import UsageError
-from jax2tf_bridge.cli._console import for_command_line, option_text
+from jax2tf_bridge.cli._console import format_for_command_line, format_option
 from jax2tf_bridge.cli._main import parse
 from jax2tf_bridge.errors import (
     Argument,
@@ -86,9 +86,9 @@ ARGUMENTS = [
 
 @pytest.mark.parametrize(("argument", "code", "option"), ARGUMENTS)
 def test_each_argument_has_its_option(argument: Argument, code: str, option: str) -> None:
-    assert (str(argument), option_text(argument)) == (code, option)
+    assert (str(argument), format_option(argument)) == (code, option)
     message = Message("Pass ", argument, ", or nothing.")
-    assert (message, for_command_line(message, COMMAND)) == (
+    assert (message, format_for_command_line(message, COMMAND)) == (
         f"Pass {code}, or nothing.",
         f"Pass {option}, or nothing.",
     )
@@ -112,15 +112,15 @@ def test_parts_outlive_errors_that_carry_them() -> None:
         for each in (error, pickle.loads(pickle.dumps(error)), copy.deepcopy(error)):
             assert type(str(each)) is str
             assert str(each) == text
-            assert for_command_line(get_message(each), COMMAND) == options
+            assert format_for_command_line(get_message(each), COMMAND) == options
 
 
 def test_open_sizes_stand_in_args_unless_shapes_are_given() -> None:
     text = Message("no entry of ", Argument("polymorphic_shapes"), " names c")
     for shapes, option in (([], "--args"), (["(b, 3)"], "--shapes")):
         options = argparse.Namespace(command="export", shapes=shapes)
-        assert for_command_line(text, options) == f"no entry of {option} names c"
-    assert for_command_line("plain", COMMAND) == "plain"
+        assert format_for_command_line(text, options) == f"no entry of {option} names c"
+    assert format_for_command_line("plain", COMMAND) == "plain"
 
 
 def _named_arguments() -> set[str]:
@@ -137,18 +137,20 @@ def _named_arguments() -> set[str]:
 
 
 # The first two are of jax.export's interface; `file` is positional; the others of from_stablehlo.
-IN_PYTHON_ALONE = {
-    *("symbolic_shape", "constraints", "file", "arguments", "results", "result_shapes"),
-    "precision",  # of save_coreml
-}
+IN_PYTHON_ALONE = frozenset(
+    ("symbolic_shape", "constraints", "file", "arguments", "results", "result_shapes")
+)
 
 
 def test_every_option_that_messages_name_exists(ok: Ok) -> None:
     names = _named_arguments() - IN_PYTHON_ALONE
     assert {"polymorphic_shapes", "buckets", "target", "overwrite"} <= names
-    writing = ("export", "save", "publish", "rollback", "litert", "onnx", "retarget", "compile")
-    known = [ok(command, "--help") for command in (*writing, "verify", "serve-check")]
-    for option in {option_text(Argument(name)) for name in names}:
+    commands = (
+        *("export", "save", "publish", "rollback", "litert", "onnx", "coreml", "retarget"),
+        *("compile", "verify", "serve-check"),
+    )
+    known = [ok(command, "--help") for command in commands]
+    for option in {format_option(Argument(name)) for name in names}:
         either = option.replace("--", "--(no-)?", 1)
         assert any(re.search(rf"{either}\b", text) for text in known), option
 

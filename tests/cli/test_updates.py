@@ -41,8 +41,8 @@ def test_signatures_that_change_weights(run: Run, ok: Ok) -> None:
     np.testing.assert_array_equal(model.predict(X), np.full((4, 2), 6.0))
     ended = run("publish", *words, *names[:2], "-o", "served")
     assert ended.err.startswith(
-        "jax2tf-bridge: note: double changes weights of the server that answers: other servers "
-        "keep theirs, and a version begins with the weights that were published\n"
+        "jax2tf-bridge: note: double changes the weights of one server: other servers keep theirs, "
+        "and each version starts with its published weights\n"
     )
     ok("litert", *words, *names[:2], "-o", "m.tflite")
     runner = interpreter(Path("m.tflite"))

@@ -20,7 +20,7 @@ from jax2tf_bridge import Padding, Signature, Target, save, verify
 
 # Private: tests measure one call at each size, and read the flags for XLA.
 from jax2tf_bridge.cli import _checks
-from jax2tf_bridge.cli._console import for_command_line
+from jax2tf_bridge.cli._console import format_for_command_line
 from jax2tf_bridge.errors import BridgeError, ShapeError, StructureError
 from jax2tf_bridge.inspecting import read_saved_model
 from jax2tf_bridge.portable import LEAF, TreeSpec
@@ -61,12 +61,28 @@ def test_equal_functions_are_within_the_tolerance(ok: Ok, model: Path) -> None:
 
 def test_latency_is_measured_where_it_is_asked_for(ok: Ok, model: Path) -> None:
     words = ("--against", "tests.cli.models:predict", "--samples", "1")
-    assert "latency" not in ok("verify", model, *words)
     assert "latency" in ok("verify", model, *words, "--batch-sizes", "1", "--rounds", "1")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_checks, "_DEFAULT_ROUNDS", 1)
         patch.setattr(verify_module, "LATENCY_SIZES", (1,))
         assert "latency" in ok("verify", model, *words, "--latency")
+
+
+def test_latency_is_measured_where_no_power_of_two_is_allowed(tmp_path: Path) -> None:
+    signature = Signature(
+        lambda x: x * 2,
+        args=[np.ones(3, np.float32)],
+        polymorphic_shapes="(b,)",
+        polymorphic_constraints=["mod(b, 3) == 0"],
+    )
+    save(tmp_path / "m", signature, vjp_order=0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verify_module, "LATENCY_SIZES", (1, 2))
+        report = verify(tmp_path / "m", lambda x: x * 2, samples=1, rounds=1)
+    first, second = (point.size or 0 for point in report.latencies)
+    assert first == 3
+    assert second > 3
+    assert second % 3 == 0
 
 
 def test_another_function_is_an_error_with_the_place(run: Run, model: Path) -> None:
@@ -149,7 +165,9 @@ def test_nan_in_both_is_named_with_its_sizes(ok: Ok, tmp_path: Path) -> None:
     assert 0 < len(y["nan_at"]) < 4
     places = "; ".join(f"b = {sizes['b']}" for sizes in y["nan_at"])
     line = "output y has NaN in JAX and in the SavedModel, which counts as equal: "
-    assert line + places in ok("verify", tmp_path / "m", *words)
+    text = ok("verify", tmp_path / "m", *words)
+    assert line + places in text
+    assert "latency" not in text
 
 
 def nan_from_four(x: Any) -> Any:
@@ -168,8 +186,8 @@ def test_the_function_within_preprocess_and_postprocess_is_compared(
     assert "(compared without preprocess and postprocess, which are TensorFlow's)" in text
     for line in ("output scores", "gradient params['embedding']"):
         assert line in text
-    wrong = ("--against", f"{__name__}:too_sure", "--gradients", "0")
-    ended = run("verify", tmp_path / "m", *wrong, *words)
+    wrong = ("--against", f"{__name__}:too_sure", "--gradients", "0", *words, "--samples", "1")
+    ended = run("verify", tmp_path / "m", *wrong)
     assert ended.code == 1
     assert "the output scores is off by" in ended.error
 
@@ -199,8 +217,12 @@ def test_the_function_prints_what_the_command_prints(ok: Ok, model: Path) -> Non
     assert report.ok, report
     assert report.problem is None
     words = ("--against", "tests.cli.models:predict", "--samples", "2")
-    assert str(report).rstrip() == ok("verify", model, *words).rstrip()
     assert json.loads(ok("verify", model, *words, "--json")) == report.as_json()
+    lost = make_difference("output", "y", "float32", None)
+    lost.add(np.ones(1, np.float32), np.full(1, np.nan, np.float32), {"b": 1})
+    facts = dataclasses.replace(report, differences=(lost,)).as_json()
+    assert "Infinity" not in json.dumps(facts)  # JSON has no such number
+    assert facts["differences"][0]["relative"] is None
     wrong = verify(model, one_percent_off, samples=1, gradients=0)
     assert not wrong.ok
     assert wrong.problem is not None
@@ -403,7 +425,7 @@ def test_objects_of_one_structure_and_other_static_data_are_not_guessed() -> Non
         "but differ in their static data. Pass the one that the function was saved with: "
     )
     assert str(refused.value) == f"{text}params_like=one"
-    in_command = for_command_line(refused.value.args[0], argparse.Namespace())
+    in_command = format_for_command_line(refused.value.args[0], argparse.Namespace())
     assert in_command == f"{text}--params-like {__name__}:one"
     found = KnownTypes(function, f"{__name__}:f", namespace["two"]).add_to(
         TreeSpec("tuple", children=(tree, LEAF))
@@ -422,6 +444,11 @@ def lookup(ids: Any) -> Any:
         (["--against", "tests.cli.models:params"], 2, "must be a function. Got: dict"),
         (["--against", "tests.cli.models:fails"], 1, "running tests.cli.models:fails or"),
         (["--against", "tests.cli.models:cube", "--plot", "a.png"], 2, "Name the file a.svg"),
+        (
+            ["--against", "tests.cli.models:cube", "--seed", "-1"],
+            2,
+            "--seed: expected a number of at least 0. Got: -1",
+        ),
         (
             ["--against", "tests.cli.models:cube", "--signature", "x"],
             2,
@@ -464,12 +491,12 @@ def test_sizes_satisfy_the_constraints() -> None:
         polymorphic_constraints=["mod(b, 4) == 0", "n >= 3"],
     )(np.ones((4, 6), np.float32), np.ones(3, np.float32))
     sampler = Sampler(portable, 0)
-    found = sampler.sizes(6)
+    found = sampler.draw_sizes(6)
     assert len(found) == 6
     assert found[0] == {"b": 4, "n": 3}
     assert all(sizes["b"] % 4 == 0 and sizes["n"] >= 3 for sizes in found)
-    assert sampler.array(portable.in_avals[0], {"b": 4, "n": 3}).shape == (4, 6)
-    assert Sampler(portable, 0).sizes(6) == found
+    assert sampler.draw_array(portable.in_avals[0], {"b": 4, "n": 3}).shape == (4, 6)
+    assert Sampler(portable, 0).draw_sizes(6) == found
 
 
 def test_sizes_beside_large_ones_follow_from_the_constraints() -> None:
@@ -481,8 +508,13 @@ def test_sizes_beside_large_ones_follow_from_the_constraints() -> None:
         polymorphic_constraints=["n == 2*m", "3*k >= m"],
     )(*(np.ones(shape, np.float32) for shape in [(4, 6), (3,), (3,)]))
     only = Sampler(portable, 0, {"n": [1024, 4096]})
-    assert only.with_sizes({}) == {"b": 1, "n": 1024, "m": 512, "k": 171}
-    assert {sizes["n"] for sizes in only.sizes(20)} == {1024, 4096}
-    assert Sampler(portable, 0).with_sizes({"m": 700}) == {"b": 1, "n": 1400, "m": 700, "k": 234}
+    assert only.complete_sizes({}) == {"b": 1, "n": 1024, "m": 512, "k": 171}
+    assert {sizes["n"] for sizes in only.draw_sizes(20)} == {1024, 4096}
+    assert Sampler(portable, 0).complete_sizes({"m": 700}) == {
+        "b": 1,
+        "n": 1400,
+        "m": 700,
+        "k": 234,
+    }
     with pytest.raises(ShapeError, match=r"no sizes of .* with n = 7 were found"):
-        Sampler(portable, 0).with_sizes({"n": 7})
+        Sampler(portable, 0).complete_sizes({"n": 7})

@@ -120,8 +120,8 @@ def test_contents_are_compared(ok: Ok, run: Run, root: Path) -> None:
     ended = run("inspect", "dense/1", "--check")
     assert ended.out == "dense/1: complete; it has no manifest to compare its files with\n"
     assert ended.err == (
-        "jax2tf-bridge: note: only a version that publish wrote, and nothing changed, has "
-        f"{MANIFEST}\n"
+        f"jax2tf-bridge: note: publish writes {MANIFEST}; other tools, and later changes, leave it "
+        "out\n"
     )
     assert json.loads(ok("inspect", "dense/1", "--check", "--json")) == {
         "path": "dense/1",

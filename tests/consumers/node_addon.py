@@ -29,7 +29,7 @@ from tests.consumers.harness import (
 
 if TYPE_CHECKING:
     # Private: the tests read its times.
-    from jax2tf_bridge.verifying._javascript import ProgramAnswer
+    from jax2tf_bridge.verifying._tensorflow_js import ProgramAnswer
 
 PROGRAM = Path(__file__).parent / "node" / "run.js"
 BUILD = Path(__file__).parent / "node" / "build.sh"
@@ -200,8 +200,8 @@ def call(
       RuntimeError: the program fails; with what it said.
     """
     # Private, and imported late: the package imports JAX and TensorFlow.
-    from jax2tf_bridge.verifying._javascript import PROGRAM as GRAPH_MODEL_PROGRAM
-    from jax2tf_bridge.verifying._javascript import run_program
+    from jax2tf_bridge.verifying._tensorflow_js import PROGRAM as GRAPH_MODEL_PROGRAM
+    from jax2tf_bridge.verifying._tensorflow_js import run_program
 
     given = [{name: _cast(array) for name, array in inputs.items()} for inputs in calls]
     asked: dict[str, Any] = {"model": str(model), "repeat": repeat}

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
+from jax2tf_bridge import Signature, export, save, write_function, write_weights
+from tests.consumers.environments import process_environment
 from tests.consumers.harness import Harness
 from tests.models.exports import consumed, exported, sampled
 from tests.models.model import Model
@@ -49,3 +57,58 @@ def test_values_are_those_of_jax(harness: Harness, sizes: str, model: Model) -> 
     title = f"Core ML programs of {sizes} sizes"
     outcome = consumed(harness, title, f"coreml-{sizes}", command, exports, model)
     assert not outcome.failures, str(outcome)
+
+
+_RUN_COMMANDS = """
+import json, sys
+from pathlib import Path
+import numpy as np
+from jax2tf_bridge.cli import main
+from tests.models.ml_programs import run_package
+for words in json.loads(sys.argv[1]):
+    if main(["coreml", *words, "-o", "model.mlpackage", "--overwrite"]):
+        sys.exit(1)
+    results = run_package(Path("model.mlpackage"), {"x": np.ones((2, 3), np.float32)})
+    print(json.dumps({name: array.tolist() for name, array in results.items()}))
+"""
+"""Prints the values of the packages that commands write."""
+
+
+def test_the_command_takes_a_file_or_a_model(harness: Harness, tmp_path: Path) -> None:
+    params = {"w": np.linspace(0, 2, 6, dtype=np.float32).reshape(3, 2)}
+    x = np.ones((2, 3), np.float32)
+    shapes = [None, "(b, 3)"]
+
+    def predict(params: Any, x: Any) -> Any:
+        return {"y": jnp.tanh(x @ params["w"])}
+
+    write_function(
+        tmp_path / "predict.jaxfn", export(predict, polymorphic_shapes=shapes)(params, x)
+    )
+    write_weights(tmp_path / "weights.msgpack", params)
+    signature = Signature(predict, args=[x], polymorphic_shapes="(b, 3)")
+    save(tmp_path / "model", signature, params=params)
+    commands = [
+        ["predict.jaxfn", "--params", "weights.msgpack", "--sizes", "b=1..4"],
+        ["model", "--sizes", "b=2", "--precision", "float16"],
+    ]
+    ended = subprocess.run(
+        [harness.converter_python("coreml"), "-c", _RUN_COMMANDS, json.dumps(commands)],
+        cwd=tmp_path,
+        env=process_environment({"PYTHONPATH": str(harness.stage())}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "passes/s" not in ended.stderr
+    lines = ended.stdout.splitlines()
+    expected = np.asarray(predict(params, x)["y"])
+    for (head, text, size, values), shape, precision, tolerance in (
+        (lines[:4], "b,", "float32", 1e-5),
+        (lines[4:], "2,", "float16", 1e-2),
+    ):
+        assert head == "model.mlpackage"
+        assert text == f"  main(x: float32[{shape}3]) -> (y: float32[{shape}2])"
+        assert size.endswith(f" MB, computes in {precision}")
+        np.testing.assert_allclose(json.loads(values)["y"], expected, rtol=tolerance)

@@ -54,7 +54,7 @@ COMMANDS = {
     "verify",
 }
 COMMANDS |= {"versions", "rollback", "promote"}
-COMMANDS |= {"serve-check", "completion", "compile"}
+COMMANDS |= {"serve-check", "completion", "compile", "coreml"}
 IDS = [page.relative_to(ROOT).as_posix() for page in PAGES]
 PACKAGES = [Path(str(package.__file__)).parent for package in (jax2tf_bridge, shape_poly)]
 SOURCES = {

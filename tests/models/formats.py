@@ -102,7 +102,7 @@ FORMATS = (
     Format(
         "Core ML",
         "core-ml.md",
-        "save --for-converters",
+        "coreml",
         "coremltools",
         "fixed or bounded",
         "float32, int32",

@@ -229,7 +229,7 @@ def test_a_mask_that_buckets_fill_is_no_input_anywhere(tmp_path: Path) -> None:
     assert isinstance(one, LoadedFunction)
     containers = KnownTypes(weighted, f"{__name__}:weighted")
     pair = ComparedPair(folder, model.params, one, entry, weighted, ["params"], 0, containers)
-    samples = pair.sampler.sizes(2)
+    samples = pair.sampler.draw_sizes(2)
     differences = pair.compare(samples, None, with_gradients=samples[:1])
     assert {d.name for d in differences} == {"output_0", "w"}
     assert all(d.within for d in differences), differences
@@ -251,7 +251,7 @@ def test_verifying_asks_for_nothing_that_no_request_has(
     entry = found[0].signatures["serving_default"]
     types = KnownTypes(f, f"{__name__}:f")
     pair = ComparedPair(tmp_path / "m", None, loaded, entry, f, [], 0, types)
-    differences = pair.compare(pair.sampler.sizes(3), None, with_gradients=[])
+    differences = pair.compare(pair.sampler.draw_sizes(3), None, with_gradients=[])
     assert all(d.within for d in differences), differences
 
 

@@ -189,6 +189,11 @@ TEXT_ERRORS = [
         "Row 1 (id='b'), input ids: expected int32, got None. Fill it in, or leave the row out.",
     ),
     (
+        {"ids": [[1], [2, 3]], "attention_mask": [1]},
+        ShapeError,
+        "Row 1 (id='b'), input ids: its lists have different lengths. Pass lists of one length.",
+    ),
+    (
         {"ids": [1, 2, 3], "attention_mask": [1, 1]},
         ShapeError,
         "Row 1 (id='b'), input attention_mask: expected shape (n,) with n = 3, got (2,). Correct "
@@ -224,6 +229,12 @@ COLUMN_ERRORS = [
         StructureError,
         "The columns have different numbers of rows: ids 2, attention_mask 1. Pass a value for "
         "each row.",
+    ),
+    (
+        {"ids": 1, "attention_mask": [[1]]},
+        StructureError,
+        "The column ids has no rows: expected an array, a list or a Series with a value for each "
+        "row, got 1.",
     ),
     (
         {"id": ["a", "b"], "ids": [[1], [2, 3]], "attention_mask": [[1], [1]]},
@@ -279,7 +290,21 @@ SCORER_ERRORS = [
         "model",
         {"signature": "text", "shared_inputs": {"scale": np.float64(1)}},
         DTypeError,
-        "shared_inputs['scale']: expected float32, got float64. Convert it first.",
+        "shared_inputs['scale']: expected float32, got float64. Convert it first, as with "
+        "np.asarray(scale, np.float32).",
+    ),
+    (
+        "model",
+        {"signature": "text", "shared_inputs": {"scale": "large"}},
+        DTypeError,
+        "shared_inputs['scale']: expected float32, got <U5. Convert it first",
+    ),
+    (
+        "model",
+        {"signature": "text", "shared_inputs": {"scale": [1.0, 2.0]}},
+        ShapeError,
+        "shared_inputs['scale']: expected float32[], got the shape (2,). Pass an array of this "
+        "shape.",
     ),
     ("plain", {"batch_size": 0}, ValueError, "batch_size must be an integer of 1 or more, got 0."),
     (

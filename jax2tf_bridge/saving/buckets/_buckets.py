@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from jax2tf_bridge._dtypes import dtype_holds, kind_of
 from jax2tf_bridge._utils import as_integer, did_you_mean
-from jax2tf_bridge.comparing import batch_variable
+from jax2tf_bridge.comparing import infer_batch_variable
 from jax2tf_bridge.errors import Argument, Blank, DTypeError, Message, ShapeError
 from jax2tf_bridge.portable import Aval, variables_in
 from jax2tf_bridge.signatures import list_masks
@@ -72,8 +72,8 @@ class Bucketing:
 
     @property
     def batch(self) -> str | None:
-        """Bucketed variable of the rows, or None; a batch may include rows of other requests."""
-        variable = batch_variable(self.passed_inputs())
+        """Bucketed variable of the rows; a batch may include rows of other requests."""
+        variable = infer_batch_variable(self.passed_inputs())
         return variable if variable in self.sizes else None
 
     @property

@@ -27,14 +27,14 @@ Call = Callable[[int], "str | None"]
 
 _SECONDS_TO_ANSWER = 600
 _PAUSE = 0.05
-"""Seconds that a caller waits after a failed request, so that it does not only fail quickly."""
+"""Seconds that a caller waits after a failed request, so that it does not fail in a tight loop."""
 
 
 def main(folder: str, number: int) -> None:
     """Carries out the plan, as the caller process of this number."""
     # Python adds the folder of this file to the path, but its modules are not top-level.
-    own = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != own]
+    own_folder = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != own_folder]
     with open(os.path.join(folder, "plan.json"), encoding="utf-8") as file:
         plan = json.load(file)
     with open(os.path.join(folder, "requests.bin"), "rb") as file:

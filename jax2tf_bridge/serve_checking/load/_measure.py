@@ -67,7 +67,7 @@ DEFAULT_CALLERS = 8
 DEFAULT_SECONDS = 10.0
 
 _COMPILE_LOG = "device_compilation_profiler=1,device_compiler=1,device_executable_persistor=1"
-"""Value of TF_CPP_VMODULE with which TensorFlow logs each program that it compiles or reads."""
+"""Value of TF_CPP_VMODULE that makes TensorFlow log each program that it compiles or reads."""
 _COMPILED = re.compile(r"compiled .* \d+ times?, compile time: (\d+) us", re.IGNORECASE)
 # TensorFlow 2.20 logs this line alone; it has none for programs that are read.
 _TIMED = re.compile(r"Compilation of XLA executable time: .*?\((\d+) us\)")
@@ -99,17 +99,17 @@ def measure_load(
       path: a SavedModel's folder.
       callers: the number of requests that are under way at the same time.
       seconds: the time for which the callers send requests.
-      sizes: the sizes of the requests by dimension variable, each as often as it occurs, as
-        `{"b": [1, 1, 1, 8, 20]}`. By default all sizes up to the largest bucket; without buckets,
-        1 to 32 rows. At most 256 different requests are sent.
+      sizes: the sizes of the requests by dimension variable, as `{"b": [1, 1, 1, 8, 20]}`; a
+        repeated size is sent more often. By default all sizes up to the largest bucket; without
+        buckets, 1 to 32 rows. At most 256 different requests are sent.
       signature: the signature to call; by default "serving_default", or the only one.
       example: values of inputs by name, or several of them, in place of random ones. They are
         repeated or cut to the sizes. A signature with a `preprocess`, or a model that the bridge
         did not save, gets them as they are, or else its warm-up requests. With `sizes` of the
         rows, a signature with a `preprocess` gets their rows, repeated or cut.
       protocol: "gRPC" or "REST"; by default gRPC, if grpcio is installed here.
-      server: the path of TensorFlow Serving; by default the environment variable
-        TENSORFLOW_MODEL_SERVER names it, or it is on the PATH.
+      server: the path of TensorFlow Serving; by default that in the environment variable
+        TENSORFLOW_MODEL_SERVER, or on the PATH.
       tensorflow: a TensorFlow release that runs the model instead of a server, as "2.17"; uv or
         pip makes its environment when it is first needed.
       python: an interpreter with TensorFlow that runs the model instead of a server.
@@ -179,11 +179,11 @@ class LoadOptions:
             return
         for name in ("server", "protocol"):
             if getattr(self, name) is not None:
-                other = "tensorflow" if self.tensorflow is not None else "python"
+                conflict = "tensorflow" if self.tensorflow is not None else "python"
                 raise BridgeError(
                     Message(
                         *(Argument(name), " is for TensorFlow Serving, and "),
-                        *(Argument(other), " runs the model without it. Remove one of the two."),
+                        *(Argument(conflict), " runs the model without it. Remove one of the two."),
                     )
                 )
 
@@ -246,9 +246,11 @@ class _LoadTest:
         with contextlib.ExitStack() as stack:
             with self.step(f"starting {program}"):
                 server = stack.enter_context(start_server(command, model, server_folder))
-            shares = _share(self.options.callers)
+            shares = _share_callers(self.options.callers)
             with (self.folder / "requests.bin").open("wb") as file:
-                requests = [_append(file, x) for x in self._encode_requests(protocol, server.model)]
+                requests = [
+                    _append_bytes(file, x) for x in self._encode_requests(protocol, server.model)
+                ]
             self._write_plan(
                 protocol=protocol,
                 callers=shares,
@@ -257,7 +259,7 @@ class _LoadTest:
                 grpc_port=server.grpc_port,
                 path=f"/v1/models/{quote(server.model)}:predict",
             )
-            before = server.read_metrics()
+            at_load = server.read_metrics()
             processes = stack.enter_context(
                 _start_callers(Path(sys.executable), self.folder, shares, dict(os.environ))
             )
@@ -266,11 +268,11 @@ class _LoadTest:
             if (code := server.process.poll()) is not None:
                 last = read_last_line(server_folder / "server.log")
                 raise BridgeError(f"{program} ended with {code} during the load: {last}")
-            metrics = server.read_metrics().since(before)
+            metrics = server.read_metrics().since(at_load)
             peak = read_peak_memory(server.process.pid)
         joins = self.instructions.batching is not None
         name = "TensorFlow Serving"
-        return MeasuredRuntime(name, program, protocol, before, metrics, peak, joins), answers
+        return MeasuredRuntime(name, program, protocol, at_load, metrics, peak, joins), answers
 
     def _choose_protocol(self) -> Protocol:
         has_grpc = importlib.util.find_spec("grpc") is not None
@@ -339,14 +341,14 @@ class _LoadTest:
                         environment.python, self.folder, [self.options.callers], variables
                     )
                 )
-            before = _count_compiles(self.folder)
+            at_load = _count_compiles(self.folder)
             with self.step(f"calling it for {self.options.seconds:g} seconds"):
                 answers = _run_callers(processes, self.folder)
-            metrics = _count_compiles(self.folder).since(before)
+            metrics = _count_compiles(self.folder).since(at_load)
             peak = read_peak_memory(processes[0].pid)
         release = json.loads((self.folder / "runtime.json").read_text())["tensorflow"]
         name, program = f"TensorFlow {release}", str(environment.python)
-        return MeasuredRuntime(name, program, None, before, metrics, peak), answers
+        return MeasuredRuntime(name, program, None, at_load, metrics, peak), answers
 
     def _write_plan(self, **plan: Any) -> None:
         plan |= {"seconds": self.options.seconds, "seed": self.options.seed}
@@ -363,7 +365,7 @@ def _append_requests(
 
     for request in requests:
         yield {
-            name: (tf.as_dtype(array.dtype).name, *_append(file, encode_tensor(array)))
+            name: (tf.as_dtype(array.dtype).name, *_append_bytes(file, encode_tensor(array)))
             for name, array in request.inputs.items()
         }
 
@@ -377,7 +379,7 @@ def _append_warm_up(
             {
                 name: (
                     read_tensor_spec(message).dtype,
-                    *_append(file, message.data[message.start : message.end]),
+                    *_append_bytes(file, message.data[message.start : message.end]),
                 )
                 for name, message in request.inputs.items()
             },
@@ -394,14 +396,14 @@ def _count_compiles(folder: Path) -> ServerMetrics:
     return ServerMetrics(len(times) - read, sum(map(int, times)) / 1e6, read)
 
 
-def _append(file: BinaryIO, content: bytes | memoryview) -> tuple[int, int]:
+def _append_bytes(file: BinaryIO, content: bytes | memoryview) -> tuple[int, int]:
     """Appends to a file, and returns the begin and the end."""
     begin = file.tell()
     file.write(content)
     return begin, file.tell()
 
 
-def _share(callers: int) -> list[int]:
+def _share_callers(callers: int) -> list[int]:
     """Distributes callers over as many processes as there are cores.
 
     Threads of one process wait for each other, and more processes take time from the server.
@@ -437,7 +439,7 @@ def _start_callers(
             stack.callback(_end_process, process)
             processes.append(process)
         for number, process in enumerate(processes):
-            _expect(process, "ready", folder / f"callers-{number}.log")
+            _expect_word(process, "ready", folder / f"callers-{number}.log")
         yield processes
 
 
@@ -459,7 +461,7 @@ def _run_callers(processes: Sequence[_Process], folder: Path) -> MeasuredAnswers
     parts = []
     failures: Counter[str] = Counter()
     for number, process in enumerate(processes):
-        _expect(process, "done", folder / f"callers-{number}.log")
+        _expect_word(process, "done", folder / f"callers-{number}.log")
         parts.append(np.fromfile(folder / f"calls-{number}.bin", np.float64).reshape(-1, 3))
         for each in json.loads((folder / f"failures-{number}.json").read_text()):
             failures.update(each)
@@ -467,7 +469,7 @@ def _run_callers(processes: Sequence[_Process], folder: Path) -> MeasuredAnswers
     return MeasuredAnswers(requests, begins, seconds, dict(failures.most_common()))
 
 
-def _expect(process: _Process, word: str, log: Path) -> None:
+def _expect_word(process: _Process, word: str, log: Path) -> None:
     assert process.stdout is not None
     line = process.stdout.readline()
     if line.strip() != word:

@@ -11,8 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from jax2tf_bridge._utils import in_units
-from jax2tf_bridge.serve_checking.load._plot import plot_latencies
+from jax2tf_bridge._utils import PlotLine, in_units, plot_latency
 from jax2tf_bridge.serve_checking.load._requests import LoadPlan
 from jax2tf_bridge.serve_checking.load._servers import BatchCount, ServerMetrics
 
@@ -22,6 +21,10 @@ _MAX_BUCKETS = 8
 """Maximum number of suggested buckets of a variable without buckets."""
 _MAX_ERRORS = 5
 """Maximum number of different errors that the text shows."""
+_PLOTTED_PERCENTILES = (0.0, 50.0, 90.0, 99.0, 99.9, 99.99, 99.999)
+_MARKED_PERCENTILES = (50.0, 90.0, 99.0)
+_MAX_POINTS = 400
+"""Maximum number of points of a plot."""
 _MIN_GAIN = 0.02
 """Minimum part of the computed elements that other buckets must save to be suggested."""
 
@@ -103,10 +106,10 @@ class LoadReport:
       compiles_at_load: the number of programs that XLA compiled while the model was loaded, with
         its warm-up requests.
       compiles: the number of programs that XLA compiled during the load.
-      compile_seconds: the time that the latter took.
+      compile_seconds: the time that compiling took during the load.
       programs_read: the number of programs that were read from the model's compile cache.
       peak_bytes: the largest resident memory of the server or of TensorFlow's process; None where
-        the system does not tell it.
+        the system has no such number.
       sizes: the smallest and the largest size that was sent, by variable.
       buckets: the buckets of the signature, by variable.
       by_bucket: the requests by bucket.
@@ -172,7 +175,7 @@ class LoadReport:
     def plot(self) -> str:
         """Draws the latency over the percentiles of the requests; returns the text of an SVG."""
         place = f"{self.runtime}, {self.protocol}" if self.protocol else self.runtime
-        return plot_latencies(
+        return plot_percentiles(
             f"Latency of {self.signature}, {_format_callers(self.callers)}",
             f"{self.requests:,} answered requests, {place}",
             self.latencies_ms,
@@ -230,6 +233,48 @@ def make_report(
     )
 
 
+def plot_percentiles(title: str, subtitle: str, milliseconds: _Numbers) -> str:
+    """Plots latencies over percentiles, of which each step leaves a tenth of the requests.
+
+    Args:
+      title: the line above the plot.
+      subtitle: the smaller line below the title.
+      milliseconds: the latencies, increasing.
+
+    Returns:
+      The text of an SVG.
+    """
+    count = len(milliseconds)
+    # The last request is at the percentile that leaves one request.
+    last = max(1.0, min(math.log10(max(1, count)), _place_percentile(_PLOTTED_PERCENTILES[-1])))
+
+    def latency_at(place: float) -> float:
+        index = math.ceil((1 - 10**-place) * count - 1e-6) - 1
+        return float(milliseconds[min(max(index, 0), count - 1)])
+
+    lines = []
+    if count:
+        points = [(place, latency_at(place)) for place in np.linspace(0, last, _MAX_POINTS)]
+        # The slowest request is where the axis ends.
+        points[-1] = (last, float(milliseconds[-1]))
+        marked = [p for p in map(_place_percentile, _MARKED_PERCENTILES) if p <= last]
+        marks = [(p, latency_at(p), f"{latency_at(p):.3g} ms") for p in marked]
+        lines.append(PlotLine(points, marks=marks))
+    ticks = [(_place_percentile(p), f"{p:g} %") for p in _PLOTTED_PERCENTILES]
+    return plot_latency(
+        title,
+        lines,
+        [(place, label) for place, label in ticks if place <= last + 1e-6],
+        across="percentage of requests that were answered at least as fast",
+        up="latency in milliseconds",
+        subtitle=subtitle,
+    )
+
+
+def _place_percentile(percentile: float) -> float:
+    return -math.log10(1 - percentile / 100)
+
+
 def _find_percentiles(numbers: _Numbers, *percentiles: float) -> list[float]:
     if not len(numbers):
         return [math.nan] * len(percentiles)
@@ -247,12 +292,12 @@ def _find_ranges(sizes: Iterable[Mapping[str, int]]) -> dict[str, tuple[int, int
 
 def _find_bucket(sizes: Mapping[str, int], buckets: Mapping[str, Sequence[int]]) -> dict[str, int]:
     """Returns the bucket of each variable, without those above their largest bucket."""
-    chosen = {}
+    bucket = {}
     for variable, each in buckets.items():
         index = bisect.bisect_left(each, sizes[variable])
         if index < len(each):
-            chosen[variable] = each[index]
-    return chosen
+            bucket[variable] = each[index]
+    return bucket
 
 
 def _find_padding(
@@ -429,6 +474,6 @@ def _format_suggestion(report: LoadReport) -> Iterator[str]:
     else:
         yield f"Better buckets for requests of these sizes: {options}"
     start = "If requests were not joined" if report.joins_requests else "With them"
-    before = "" if report.padding is None else f" instead of {_format_part(report.padding)}"
+    comparison = "" if report.padding is None else f" instead of {_format_part(report.padding)}"
     part = _format_part(report.suggested_padding)
-    yield f"{start}, {part} of the computed elements would be padding{before}."
+    yield f"{start}, {part} of the computed elements would be padding{comparison}."

@@ -15,8 +15,8 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from jax2tf_bridge._utils import array_type_text, did_you_mean
-from jax2tf_bridge.comparing import PlausibleInputs, batch_variable
+from jax2tf_bridge._utils import array_type_text, unknown_name_text
+from jax2tf_bridge.comparing import PlausibleInputs, infer_batch_variable
 from jax2tf_bridge.errors import Argument, BridgeError, Message, ShapeError
 from jax2tf_bridge.portable import Aval, PortableFunction, variables_in
 from jax2tf_bridge.saved_model import (
@@ -35,7 +35,7 @@ from jax2tf_bridge.storage import as_path
 from shape_poly import SymbolicScope, sample_sizes
 
 Sizes: TypeAlias = Mapping[str, Iterable[int]]
-"""Sizes of the expected requests by dimension variable, each as often as it occurs."""
+"""Sizes of the requests by dimension variable; a repeated size is sent more often."""
 
 Example: TypeAlias = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 """Values of inputs by name, or several of them."""
@@ -136,10 +136,10 @@ def plan_load(
         if shapes is not None:
             dtypes = {port.name: port.type.dtype for port in entry.inputs}
             avals = {name: Aval(shape, dtypes[name]) for name, shape in shapes.items()}
-            drawn = _draw_requests(avals, known, portable, sizes, examples, seed)
-            own = drawn[0].sizes
-            buckets = {v: each for v, each in (known.buckets or {}).items() if v in own}
-            return LoadPlan(entry.name, drawn, buckets, batch_variable(avals))
+            requests = _draw_requests(avals, known, portable, sizes, examples, seed)
+            variables = requests[0].sizes
+            buckets = {v: each for v, each in (known.buckets or {}).items() if v in variables}
+            return LoadPlan(entry.name, requests, buckets, infer_batch_variable(avals))
         batch = _find_batch(known, portable)
         types = [port.type.shape for port in entry.inputs]
         if sizes and batch is not None and any(t and t[0] is None for t in types):
@@ -167,8 +167,7 @@ def _choose_signature(contents: SavedModelContents, name: str | None) -> EntryPo
             )
         )
     if name not in entries:
-        near = did_you_mean(name, entries) or f". There are: {', '.join(entries)}"
-        raise BridgeError(f"{contents.path} has no signature {name}{near}")
+        raise BridgeError(f"{contents.path} has {unknown_name_text('signature', name, entries)}")
     return entries[name]
 
 
@@ -178,8 +177,7 @@ def _check_examples(entry: EntryPoint, examples: Sequence[Mapping[str, Any]]) ->
     for example in examples:
         for name, value in example.items():
             if name not in types:
-                near = did_you_mean(name, types) or f". It has: {', '.join(types)}"
-                text = f": {entry.name} has no input {name}{near}"
+                text = f": {entry.name} has {unknown_name_text('input', name, types)}"
                 raise ShapeError(Message(_EXAMPLE, text))
             shape, expected = np.shape(value), types[name].shape
             if expected is not None and not (
@@ -203,7 +201,7 @@ def _draw_requests(
     seed: int,
 ) -> tuple[LoadRequest, ...]:
     constraints = (*portable.constraints, *portable.requirements)
-    buckets, batch = known.buckets or {}, batch_variable(avals)
+    buckets, batch = known.buckets or {}, infer_batch_variable(avals)
     choices = choose_sizes(avals, constraints, buckets, sizes, seed)
     sequences = tuple(variable for variable in buckets if variable != batch)
     plausible = [
@@ -213,12 +211,11 @@ def _draw_requests(
     rng = np.random.default_rng(seed)
     requests: list[LoadRequest] = []
     for number, choice in enumerate(choices):
-        drawn = plausible[number % len(plausible)].draw("full", choice, rng)
+        arrays = plausible[number % len(plausible)].draw("full", choice, rng)
         inputs = {
-            name: np.ascontiguousarray(array).astype(_find_dtype(avals[name].op_dtype))
-            for name, array in drawn.items()
+            name: np.asarray(array, _find_dtype(avals[name].op_dtype), order="C")
+            for name, array in arrays.items()
         }
-        inputs = {name: array.reshape(np.shape(drawn[name])) for name, array in inputs.items()}
         requests.append(LoadRequest(choice, inputs))
     return tuple(requests)
 
@@ -263,7 +260,7 @@ def choose_sizes(
         if variable in names:
             lists.setdefault(variable, list(range(1, sizes[-1] + 1)))
     if not lists:
-        lists[batch_variable(avals) or names[0]] = list(range(1, _DEFAULT_MAX_SIZE + 1))
+        lists[infer_batch_variable(avals) or names[0]] = list(range(1, _DEFAULT_MAX_SIZE + 1))
     scope = SymbolicScope(constraints, check=False)
     free = [name for name in names if name not in lists]
 
@@ -275,12 +272,12 @@ def choose_sizes(
 
     choices: list[dict[str, int]] = []
     for combination in _combine(list(lists.values()), seed):
-        chosen = dict(zip(lists, combination, strict=True))
+        fixed_sizes = dict(zip(lists, combination, strict=True))
         complete = complete_sizes(*combination)
         if complete is not None:
             choices.append(complete)
-        elif declared and chosen.keys() <= declared.keys():
-            text = ", ".join(f"{variable}={size}" for variable, size in chosen.items())
+        elif declared and fixed_sizes.keys() <= declared.keys():
+            text = ", ".join(f"{variable}={size}" for variable, size in fixed_sizes.items())
             raise ShapeError(Message(_SIZES, f": {text} does not satisfy {scope}."))
     if not choices:
         raise ShapeError(
@@ -294,15 +291,15 @@ def choose_sizes(
 
 def _check_sizes(variable: str, sizes: Iterable[int], names: Sequence[str]) -> list[int]:
     if variable not in names:
-        near = did_you_mean(variable, names) or f". There are: {', '.join(names)}"
-        raise ShapeError(Message(_SIZES, f": the inputs have no size {variable}{near}"))
-    checked = [int(size) for size in sizes]
-    if not checked or min(checked) < 1:
-        what = f"{min(checked)}" if checked else "none"
+        text = unknown_name_text("size", variable, names)
+        raise ShapeError(Message(_SIZES, f": the inputs have {text}"))
+    numbers = [int(size) for size in sizes]
+    if not numbers or min(numbers) < 1:
+        smallest = min(numbers, default="none")
         raise ShapeError(
-            Message(_SIZES, f": {variable}: expected sizes of at least 1. Got: {what}")
+            Message(_SIZES, f": {variable}: expected sizes of at least 1. Got: {smallest}")
         )
-    return checked
+    return numbers
 
 
 def _combine(lists: Sequence[Sequence[int]], seed: int) -> list[tuple[int, ...]]:
@@ -342,7 +339,7 @@ def _count_bytes(avals: Mapping[str, Aval], sizes: Mapping[str, int]) -> int:
 def _find_batch(known: SignatureEntry, portable: PortableFunction) -> str | None:
     """Returns the batch variable of a function whose inputs a preprocess computes."""
     first = portable.first_argument.leaf_count if known.takes_params else 0
-    return batch_variable({port.path: port.aval for port in portable.inputs[first:]})
+    return infer_batch_variable({port.path: port.aval for port in portable.inputs[first:]})
 
 
 def _repeat_rows(
@@ -359,8 +356,10 @@ def _repeat_rows(
       ShapeError: a size is invalid, or is not the number of rows.
       BridgeError: there are neither examples nor warm-up requests.
     """
-    checked = {variable: _check_sizes(variable, each, [batch]) for variable, each in sizes.items()}
-    counts = sorted(checked[batch])
+    counts_by_variable = {
+        variable: _check_sizes(variable, each, [batch]) for variable, each in sizes.items()
+    }
+    counts = sorted(counts_by_variable[batch])
     originals = _repeat_requests(contents, entry, examples)
     in_rows = {port.name for port in entry.inputs if port.type.shape and port.type.shape[0] is None}
     if any(len(original.inputs[name]) == 0 for original in originals for name in in_rows):
@@ -372,8 +371,8 @@ def _repeat_rows(
             for name, value in originals[number % len(originals)].inputs.items()
         }
         requests.append(LoadRequest({batch: count}, inputs))
-    own = {v: each for v, each in buckets.items() if v == batch}
-    return LoadPlan(entry.name, tuple(requests), own, batch)
+    batch_buckets = {v: each for v, each in buckets.items() if v == batch}
+    return LoadPlan(entry.name, tuple(requests), batch_buckets, batch)
 
 
 def _repeat_requests(
@@ -394,8 +393,8 @@ def _repeat_requests(
             )
             for example in examples
         )
-    own = (r for r in read_requests(as_path(contents.path)) if r.signature == entry.name)
-    requests = tuple(map(_read_request, itertools.islice(own, _MAX_REQUESTS)))
+    warm_up = (r for r in read_requests(as_path(contents.path)) if r.signature == entry.name)
+    requests = tuple(map(_read_request, itertools.islice(warm_up, _MAX_REQUESTS)))
     if not requests:
         raise BridgeError(
             Message(

@@ -56,7 +56,7 @@ class ServerMetrics:
 
     Attributes:
       compiles: the number of programs that XLA compiled.
-      compile_seconds: the time that this took, with the programs that were read.
+      compile_seconds: the time for compiling programs and for reading compiled ones.
       programs_read: the number of programs that were read from XLA's compile cache.
       batches: the batches by size, increasing; empty if requests are not joined.
     """
@@ -68,13 +68,13 @@ class ServerMetrics:
 
     def since(self, earlier: ServerMetrics) -> ServerMetrics:
         """Returns what was counted after `earlier`."""
-        before = {each.size: each for each in earlier.batches}
+        earlier_batches = {each.size: each for each in earlier.batches}
         zero = BatchCount(0, 0, 0)
         batches = (
             BatchCount(
                 each.size,
-                each.batches - before.get(each.size, zero).batches,
-                each.padding - before.get(each.size, zero).padding,
+                each.batches - earlier_batches.get(each.size, zero).batches,
+                each.padding - earlier_batches.get(each.size, zero).padding,
             )
             for each in self.batches
         )
@@ -119,12 +119,12 @@ def parse_metrics(text: str) -> ServerMetrics:
 
 
 METRICS_OPTION = "--monitoring_config_file=monitoring.txt"
-"""Option with which a server has the metrics that `RunningServer.read_metrics` reads."""
+"""Option of a server that enables the metrics for `RunningServer.read_metrics`."""
 
 METRICS_FILES = {
     "monitoring.txt": f'prometheus_config {{ enable: true path: "{_METRICS_PATH}" }}\n'
 }
-"""Content of the file that the option names."""
+"""Content, by name, of the file that METRICS_OPTION names."""
 
 
 @dataclass(frozen=True)
@@ -279,7 +279,7 @@ def read_last_line(log: Path) -> str:
 
 
 def find_free_ports(count: int) -> list[int]:
-    """Returns numbers of ports of this machine that nothing listens at."""
+    """Returns the numbers of ports of this machine that are free."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

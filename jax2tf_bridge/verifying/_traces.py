@@ -1,4 +1,4 @@
-"""Computes every value of a JAX function, with the user's line of each."""
+"""Computes all values of a JAX function, and all tensors of a TensorFlow function."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import tensorflow as tf
 from jax.extend import core
 
 from jax2tf_bridge.from_jax.source_lines import user_line_of_equation
+from jax2tf_bridge.to_tensorflow import freeze
 from jax2tf_bridge.verifying._locating import Step, Trace
 
-_BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+_BODY_PARAMETERS = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 """Parameters with the body of a primitive that calls a function once."""
 
-LOOPS = ("scan", "while", "cond")
+_LOOPS = ("scan", "while", "cond")
 """Primitives of loops and branches."""
 
 _CALLS = frozenset(
@@ -34,6 +36,13 @@ _JAX_FOLDERS = tuple(
     os.path.join(os.path.dirname(os.path.dirname(jax.__file__)), package, "")
     for package in ("jax", "jaxlib")
 )
+
+CALL_MODULE = "XlaCallModule"
+
+_BODY_ATTRIBUTES = {"While": "body", "If": "then_branch", "Case": "branches"}
+"""Operations of loops and branches, and the attribute with the function of their body."""
+
+_NOT_READ = (tf.resource, tf.variant, tf.string)
 
 
 def trace_function(
@@ -78,7 +87,7 @@ def _trace_jaxpr(
 
     trace.steps = [
         replace(step, trace_body=functools.partial(trace_body, place))
-        if step.operation in LOOPS
+        if step.operation in _LOOPS
         else step
         for place, step in enumerate(trace.steps)
     ]
@@ -105,8 +114,8 @@ def _find_loop_body(equation: Any, trace: Trace, step: Step) -> tuple[Any, list[
         return body, operands[len(operands) - len(body.in_avals) :]
     if step.operation == "cond":
         branches = params["branches"]
-        chosen = min(max(int(operands[0]), 0), len(branches) - 1)
-        return branches[chosen], operands[1:]
+        index = min(max(int(operands[0]), 0), len(branches) - 1)
+        return branches[index], operands[1:]
     return None
 
 
@@ -206,9 +215,91 @@ def _find_body(equation: Any) -> Any:
     """Returns the jaxpr that an equation calls once; None if it is not such a call."""
     if equation.primitive.name not in _CALLS:
         return None
-    return next((equation.params[key] for key in _BODIES if key in equation.params), None)
+    return next((equation.params[key] for key in _BODY_PARAMETERS if key in equation.params), None)
 
 
 def _is_of_jax(jaxpr: Any) -> bool:
     file = getattr(getattr(jaxpr, "debug_info", None), "func_filename", None)
     return str(file or "").startswith(_JAX_FOLDERS)
+
+
+def trace_tensors(
+    function: Callable[..., Sequence[tf.Tensor]], arguments: Sequence[tf.Tensor]
+) -> Trace:
+    """Computes all tensors of a function, without those inside loops and branches.
+
+    Args:
+      function: the function of these tensors.
+      arguments: the tensors.
+
+    Raises:
+      ModuleError: the installed TensorFlow cannot inline the functions of a graph.
+    """
+    specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in arguments]
+    concrete = tf.function(function, input_signature=specs, autograph=False).get_concrete_function()
+    frozen = freeze(concrete, aggressive_inlining=False)
+    trace, numbers = Trace(), {}
+    fetched: list[Any] = []
+    for operation in frozen.graph.get_operations():
+        for tensor in operation.outputs:
+            numbers[tensor.ref()] = trace.add(None)
+            if tensor.dtype not in _NOT_READ:
+                fetched.append(tensor)
+        if operation.type not in ("Placeholder", "Const"):
+            trace.steps.append(
+                Step(
+                    operation.type,
+                    operation.name,
+                    tuple(numbers[tensor.ref()] for tensor in operation.inputs),
+                    tuple(numbers[tensor.ref()] for tensor in operation.outputs),
+                    functools.partial(_trace_body, operation, trace, len(trace.steps))
+                    if operation.type.removeprefix("Stateless") in _BODY_ATTRIBUTES
+                    else None,
+                )
+            )
+    run = frozen.prune(frozen.inputs, fetched)
+    for tensor, value in zip(fetched, run(*arguments), strict=True):
+        trace.values[numbers[tensor.ref()]] = value.numpy()
+    trace.outputs = [numbers[tensor.ref()] for tensor in frozen.outputs]
+    return trace
+
+
+def _trace_body(operation: Any, outer: Trace, place: int) -> Trace | None:
+    """Computes the tensors of the first iteration of a loop, or of the chosen branch."""
+    values = [outer.values[number] for number in outer.steps[place].operands]
+    kind = operation.type.removeprefix("Stateless")
+    name = _BODY_ATTRIBUTES[kind]
+    if kind == "While":
+        body = operation.get_attr(name).name
+    elif kind == "If":
+        condition, *values = values
+        body = operation.get_attr(name if condition else "else_branch").name
+    else:
+        index, *values = values
+        branches = operation.get_attr(name)
+        body = branches[min(max(int(index), 0), len(branches) - 1)].name
+    if any(value is None for value in values):
+        return None
+    return trace_tensors(
+        functools.partial(_call_body, operation.graph.as_graph_def().library, body),
+        [tf.constant(value) for value in values],
+    )
+
+
+def _call_body(library: Any, body: str, *arguments: tf.Tensor) -> Sequence[tf.Tensor]:
+    signature = next(f.signature for f in library.function if f.signature.name == body)
+    graph = tf.compat.v1.GraphDef(library=library)
+    names = [f"argument_{i}" for i in range(len(arguments))]
+    for name, argument in zip(names, arguments, strict=True):
+        node = graph.node.add(name=name, op="Placeholder")
+        node.attr["dtype"].type = argument.dtype.as_datatype_enum
+    call = graph.node.add(name="body", op="StatefulPartitionedCall", input=names)
+    call.attr["f"].func.name = body
+    call.attr["Tin"].list.type.extend(argument.dtype.as_datatype_enum for argument in arguments)
+    call.attr["Tout"].list.type.extend(argument.type for argument in signature.output_arg)
+    results: list[tf.Tensor] = tf.graph_util.import_graph_def(
+        graph,
+        input_map=dict(zip(names, arguments, strict=True)),
+        return_elements=[f"body:{i}" for i in range(len(signature.output_arg))],
+    )
+    return results
