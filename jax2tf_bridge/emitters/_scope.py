@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import re
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass, field
@@ -13,11 +14,10 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 
 from jax2tf_bridge.bytecode import Block, Operation, Program, TensorType, Value
-from jax2tf_bridge.emitters import _converter_forms, _converter_integers
 from jax2tf_bridge.emitters._array import Array, graph_dtype, has_dtype
-from jax2tf_bridge.emitters._line_names import make_line_scope
 from jax2tf_bridge.emitters._ops import NoOperationError, get_builder, ops
-from jax2tf_bridge.emitters._sizes import Cache, Sizes, fill_sizes
+from jax2tf_bridge.emitters._sizes import Cache, Sizes, fill_sizes, type_sizes
+from jax2tf_bridge.emitters.formulas import converter_forms, converter_integers
 from jax2tf_bridge.errors import BridgeError, ModuleError
 from jax2tf_bridge.rewriting import INVALID_OPERATION_ERRORS
 from shape_poly import Dim, SymbolicScope
@@ -185,6 +185,15 @@ class Scope:
                 return values[value]
         raise AssertionError("operands come after what makes them")
 
+    def called_block(self, operation: Operation) -> Block:
+        """Returns the body of the function that a custom call has as its computation."""
+        names = operation.attributes.get("called_computations")
+        if isinstance(names, tuple) and len(names) == 1 and isinstance(names[0], str):
+            function = self.program.functions.get(names[0].removeprefix("@"))
+            if function is not None:
+                return function.body
+        self.fail(operation, f"its computation is {names!r:.100}")
+
     def fail(self, operation: Operation, reason: str) -> NoReturn:
         """Raises the error for an operation that TensorFlow cannot express.
 
@@ -217,7 +226,7 @@ class Scope:
         if array.numbers is None:
             key = "sizes", tuple(known.flat), known.shape, array.element
             return self.cache.get_or_make(key, lambda: self._stack(known, array.element))
-        constant = _converter_integers.constant if self.for_converters else ops.constant
+        constant = converter_integers.constant if self.for_converters else ops.constant
         return self.cache.get_or_make(("known", array), lambda: constant(known))
 
     def tensor(self, array: Array) -> ops.Tensor:
@@ -277,7 +286,7 @@ class Scope:
 
     def choose(self, flag: ops.Tensor, x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
         """Returns x where the flag is set, else y."""
-        return _converter_forms.choose(flag, x, y) if self.for_converters else ops.where(flag, x, y)
+        return converter_forms.choose(flag, x, y) if self.for_converters else ops.where(flag, x, y)
 
     # Sizes.
 
@@ -304,6 +313,21 @@ class Scope:
                 for i, size in enumerate(known)
             )
         return fill_sizes(known, parts)
+
+    def result_sizes(self, operation: Operation, *shape: Array) -> tuple[Dim, ...]:
+        """Returns the sizes of an operation's last result, from its type and an operand's numbers.
+
+        Args:
+          operation: the operation.
+          *shape: the operand with the sizes, if the operation has one.
+        """
+        kind = operation.results[-1].tensor
+        if shape:
+            return self.sizes_of(shape[0], kind.shape)
+        sizes = type_sizes(kind)
+        if sizes is None:
+            self.fail(operation, f"its type {kind} leaves sizes open")
+        return sizes
 
     def _element(self, vector: ops.Tensor, place: int, least: int) -> Dim:
         return self.sizes.new_size(vector[place], least=least)
@@ -346,3 +370,66 @@ class Scope:
             or known == size
             for known, size in zip(tensor.shape.as_list(), sizes, strict=True)
         )
+
+
+@dataclass(frozen=True)
+class OperationEmitter:
+    """An emitter that the table in `operations` finds.
+
+    Attributes:
+      names: the names of its rows in `jax2tf_bridge._operations`.
+      emit: converts an operation.
+      for_converters: converts one for tf2onnx and OpenVINO, if they need another emitter.
+    """
+
+    names: tuple[str, ...]
+    emit: Emitter
+    for_converters: Emitter | None
+
+    def __call__(
+        self, scope: Scope, operation: Operation, operands: Sequence[Array]
+    ) -> Sequence[Array] | Array:
+        emit = (scope.for_converters and self.for_converters) or self.emit
+        return emit(scope, operation, operands)
+
+
+def emits(
+    *names: str, for_converters: Emitter | None = None
+) -> Callable[[Emitter], OperationEmitter]:
+    """Makes a function the emitter of the rows `names` of `jax2tf_bridge._operations`.
+
+    Args:
+      names: the names of operations, composites and custom calls.
+      for_converters: another emitter for tf2onnx and OpenVINO.
+    """
+    return lambda emit: OperationEmitter(names, emit, for_converters)
+
+
+# Names of operations with the user's source lines.
+
+_FORBIDDEN = re.compile(r"[^A-Za-z0-9_.\-]+")
+_SCOPE = re.compile(r"(?:^|/)at\.([^/]+)\.(\d+)/")
+
+
+def make_line_scope(source: str) -> str:
+    """Returns the absolute name scope of a source line; it does not nest in the current scope.
+
+    >>> make_line_scope("models/net.py:12")
+    'at.net.py.12/'
+    """
+    file, _, line = source.replace("\\", "/").rpartition(":")
+    file_name = _FORBIDDEN.sub("_", file.rpartition("/")[2])
+    return f"at.{file_name}.{line}/"
+
+
+def find_source_line(name: str) -> str | None:
+    """Returns the source line in an operation's name; None if there is none.
+
+    >>> find_source_line("at.net.py.12/while/Add_1"), find_source_line("while/Add_1")
+    ('net.py:12', None)
+    """
+    scopes = _SCOPE.findall(name)
+    if not scopes:
+        return None
+    file, line = scopes[-1]
+    return f"{file}:{line}"
