@@ -200,9 +200,9 @@ def _rooms_of_emitters(found: ImportVisitor, module: str) -> Iterator[Violation]
         target = entry.target
         if _OPERATIONS.match(target) and module != "jax2tf_bridge.emitters._call_operations":
             yield Violation(module, entry.line, f"the machinery must not import {target}")
-        elif _FORMULAS.match(module) and package_of(target) == "emitters":
-            if not _BELOW_FORMULAS.match(target):
-                yield Violation(module, entry.line, f"a formula must not import {target}")
+        is_of_emitters = package_of(target) == "emitters"
+        if _FORMULAS.match(module) and is_of_emitters and not _BELOW_FORMULAS.match(target):
+            yield Violation(module, entry.line, f"a formula must not import {target}")
 
 
 def _chain(node: ast.expr, aliases: dict[str, str]) -> str | None:
