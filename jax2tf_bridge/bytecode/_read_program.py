@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from jax2tf_bridge.bytecode import _operations as ops
+from jax2tf_bridge.bytecode import _walk
 from jax2tf_bridge.bytecode._attributes import Attributes, Dictionary, RawAttributes
 from jax2tf_bridge.bytecode._layout import Cursor, Data, Layout, read_data, read_layout
 from jax2tf_bridge.bytecode._program import (
@@ -165,7 +165,7 @@ class _ProgramReader:
         outermost = _Region(_ValueScope(), 0, cursor)
         module = self._operation(outermost, 0)
         cursor.check_finished()
-        if module.name != ops.MODULE:
+        if module.name != _walk.MODULE:
             cursor.fail("the outermost operation is not a module")
         functions: dict[str, Function] = {}
         for block in module.regions:
@@ -190,26 +190,26 @@ class _ProgramReader:
         cursor = self._cursor
         name = cursor.index("operation", len(self._names))
         mask = cursor.byte()
-        if mask & ~ops.ALL or mask & ops.SUCCESSORS:
+        if mask & ~_walk.ALL or mask & _walk.SUCCESSORS:
             cursor.fail(f"an operation has unknown parts ({mask:#x})")
         location = cursor.varint()
-        attributes = cursor.varint() if mask & ops.ATTRIBUTES else None
-        properties = cursor.varint() if mask & ops.PROPERTIES else None
+        attributes = cursor.varint() if mask & _walk.ATTRIBUTES else None
+        properties = cursor.varint() if mask & _walk.PROPERTIES else None
         results: tuple[Value, ...] = ()
-        if mask & ops.RESULTS:
+        if mask & _walk.RESULTS:
             n_results = cursor.count("results")
             results = tuple(
                 [Value(self._attributes.type(cursor.varint())) for _ in range(n_results)]
             )
         operands: tuple[Value, ...] = ()
-        if mask & ops.OPERANDS:
+        if mask & _walk.OPERANDS:
             operands = self._operands(region)
-        if mask & ops.USE_LISTS:
-            ops.skip_use_lists(cursor, len(results))
+        if mask & _walk.USE_LISTS:
+            _walk.skip_use_lists(cursor, len(results))
         region.define(results)
         attributes_by_name = self._read_attributes(name, attributes, properties)
         regions: tuple[Block, ...] = ()
-        if mask & ops.REGIONS:
+        if mask & _walk.REGIONS:
             regions = self._regions(region, depth + 1, self._names[name])
         source = self._locations.source(location)
         return Operation(self._names[name], operands, results, attributes_by_name, regions, source)
@@ -267,7 +267,7 @@ class _ProgramReader:
         cursor = self._cursor
         if depth > _MAX_DEPTH:
             cursor.fail(f"regions are nested more than {_MAX_DEPTH} deep")
-        count, isolated, section = ops.read_regions(cursor, self._version)
+        count, isolated, section = _walk.read_regions(cursor, self._version)
         scope = _ValueScope() if isolated else around.scope
         if section is not None:
             cursor.at = section.at
@@ -293,7 +293,7 @@ class _ProgramReader:
         if n_blocks > 1:
             cursor.fail(f"a region has {n_blocks} blocks, and one is expected")
         region = _Region(scope, cursor.varint(), cursor)
-        n_operations, types = ops.read_block(cursor, self._version)
+        n_operations, types = _walk.read_block(cursor, self._version)
         arguments = tuple([Value(self._attributes.type(kind)) for kind in types])
         region.define(arguments)
         if n_operations > cursor.left:

@@ -21,9 +21,9 @@ from jax2tf_bridge.bytecode._attributes import (
     TypeReference,
 )
 from jax2tf_bridge.bytecode._layout import Data, Layout, read_data, read_layout
-from jax2tf_bridge.bytecode._operations import MODULE, ModuleWalk, OperationMatch
 from jax2tf_bridge.bytecode._types import Types, UnknownTypeError
 from jax2tf_bridge.bytecode._vhlo import PROPERTIES, find_stablehlo_name
+from jax2tf_bridge.bytecode._walk import MODULE, ModuleWalk, OperationMatch
 from jax2tf_bridge.errors import FileFormatError
 
 Version: TypeAlias = tuple[int, int, int]

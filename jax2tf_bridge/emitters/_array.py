@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -136,6 +136,10 @@ class Array:
         shape = self.compact_shape
         place = axis - (self.rank - len(shape))
         return place < 0 or shape[place] == 1
+
+
+Arrays: TypeAlias = Sequence[Array]
+"""Operands or results of an operation."""
 
 
 def zeros(element: str, sizes: Sequence[Dim] = ()) -> Array:

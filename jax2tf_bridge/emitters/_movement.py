@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jax2tf_bridge.emitters._array import Array, graph_dtype, plain, zeros
+from jax2tf_bridge.emitters._array import Array, Arrays, graph_dtype, plain, zeros
 from jax2tf_bridge.emitters._folding import to_element
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Scope
@@ -36,6 +36,12 @@ def move(function: Callable[..., ops.Tensor], *tensors: ops.Tensor) -> ops.Tenso
     if dtype.size > 1 or not dtype.is_floating:
         return function(*tensors)
     return ops.cast(function(*(ops.cast(tensor, ops.float16) for tensor in tensors)), dtype)
+
+
+def select(scope: Scope, flag: ops.Tensor, x: Array, y: Array) -> Array:
+    """Takes the elements of x where a flag is set, and those of y elsewhere."""
+    tensor = move(lambda a, b: scope.choose(flag, a, b), scope.compact(x), scope.compact(y))
+    return scope.new_array(tensor, y.element, y.sizes)
 
 
 def _note_reshape(array: Array, origin: Array) -> Array:
@@ -68,8 +74,7 @@ def broadcast(scope: Scope, array: Array, sizes: Sequence[Dim], dimensions: Sequ
         order = sorted(range(array.rank), key=lambda i: dimensions[i])
         array, dimensions = transpose(scope, array, order), sorted(dimensions)
     result = _place(scope, array, sizes, dimensions)
-    kept = set(dimensions)
-    if all(size == 1 for axis, size in enumerate(sizes) if axis not in kept) and all(
+    if all(size == 1 for axis, size in enumerate(sizes) if axis not in dimensions) and all(
         sizes[place] == size for place, size in zip(dimensions, array.sizes, strict=True)
     ):
         return _note_reshape(result, array)
@@ -85,29 +90,28 @@ def _place(scope: Scope, array: Array, sizes: tuple[Dim, ...], dimensions: Seque
     new_sizes: list[Dim] = [1] * (len(sizes) - start)
     for axis in live:
         new_sizes[dimensions[axis] - start] = own[axis - first]
-    known = array.known
-    if known is not None:
-        shape = [1] * len(new_sizes)
-        for axis in live:
-            shape[dimensions[axis] - start] = known.shape[axis - first]
-        return Array(array.element, sizes, known=known.reshape(shape))
-    return Array(array.element, sizes, with_ones(scope, scope.compact(array), own, new_sizes))
+    return scope.move(array, sizes, with_ones(scope, scope.data(array), own, new_sizes), new_sizes)
 
 
 def compact_sizes(array: Array) -> tuple[Dim, ...]:
     """Returns the sizes of the compact form of an array."""
+    if array.known is not None:
+        return tuple(array.known.shape)
     first = array.rank - len(array.compact_shape)
     return tuple(
         1 if array.repeats(axis) else array.sizes[axis] for axis in range(first, array.rank)
     )
 
 
-def with_ones(
-    scope: Scope, tensor: ops.Tensor, sizes: Sequence[Dim], new_sizes: Sequence[Dim]
-) -> ops.Tensor:
-    """Reshapes a tensor to sizes that differ only by ones, without arithmetic on sizes."""
+def with_ones(scope: Scope, tensor: Any, sizes: Sequence[Dim], new_sizes: Sequence[Dim]) -> Any:
+    """Reshapes a tensor or NumPy array to sizes that differ only by ones.
+
+    It needs no arithmetic on sizes.
+    """
     if tuple(sizes) == tuple(new_sizes):
         return tensor
+    if isinstance(tensor, np.ndarray):
+        return tensor.reshape(tuple(new_sizes))
     # Sizes of 1 that were added before are dropped by using the original tensor.
     tensor, sizes = scope.cache.get_or_make(
         ("without ones", tensor.ref()), lambda: (tensor, tuple(sizes))
@@ -123,6 +127,21 @@ def with_ones(
             result = ops.expand_dims(result, axis)
     scope.cache.get_or_make(("without ones", result.ref()), lambda: (tensor, sizes))
     return scope.set_shape(result, new_sizes)
+
+
+def reshape_tensor(
+    scope: Scope, tensor: ops.Tensor, sizes: Sequence[Dim], new_sizes: Sequence[Dim]
+) -> ops.Tensor:
+    """Reshapes a tensor, if possible without arithmetic on sizes."""
+    if [size for size in sizes if size != 1] == [size for size in new_sizes if size != 1]:
+        return with_ones(scope, tensor, sizes, new_sizes)
+    return scope.set_shape(ops.reshape(tensor, scope.sizes.reshape_shape(new_sizes)), new_sizes)
+
+
+def reshape_whole(scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
+    """Reshapes an array; its tensor has all the sizes."""
+    tensor = reshape_tensor(scope, scope.tensor(array), array.sizes, sizes)
+    return Array(array.element, tuple(sizes), tensor)
 
 
 def _other_ones(sizes: Sequence[Dim], new_sizes: Sequence[Dim]) -> tuple[list[int], list[int]]:
@@ -167,15 +186,10 @@ def _reshape_elements(scope: Scope, array: Array, sizes: tuple[Dim, ...]) -> Arr
             new_sizes[place] = 1
     while new_sizes and new_sizes[0] == 1:
         del new_sizes[0]
-    known = array.known
-    if known is not None:
-        own_sizes = [size if axis in spread else 1 for axis, size in enumerate(array.sizes)]
-        static = [size for size in own_sizes if isinstance(size, int)]
-        numbers = [size for size in new_sizes if isinstance(size, int)]
-        is_static = len(static) == array.rank and len(numbers) == len(new_sizes)
-        if is_static and math.prod(static) <= max(_MAX_MOVED_ELEMENTS, known.size):
-            whole = np.broadcast_to(known, static)
-            return Array(array.element, sizes, known=whole.reshape(numbers))
+    numbers = [size for size in new_sizes if isinstance(size, int)]
+    whole = _spread_constant(array, spread)
+    if whole is not None and len(numbers) == len(new_sizes):
+        return Array(array.element, sizes, known=whole.reshape(numbers))
     if all(_differ_by_ones(array.sizes, sizes, group) for group in groups):
         compact, own = scope.compact(array), compact_sizes(array)
         return Array(array.element, sizes, with_ones(scope, compact, own, new_sizes))
@@ -272,13 +286,7 @@ def transpose(scope: Scope, array: Array, order: Sequence[int]) -> Array:
     if list(order) == list(range(array.rank)):
         return array
     sizes = tuple(array.sizes[axis] for axis in order)
-    known = array.known
-    if known is not None and (known.ndim == 0 or known.size <= _MAX_MOVED_ELEMENTS):
-        if known.ndim:
-            known = known.reshape((1,) * (array.rank - known.ndim) + known.shape).transpose(order)
-        return Array(array.element, sizes, known=known)
-    compact = scope.compact(array)
-    own = compact_sizes(array)
+    data, own = scope.data(array, _MAX_MOVED_ELEMENTS), compact_sizes(array)
     padded = [*(1 for _ in range(array.rank - len(own))), *own]
     new_sizes = [padded[axis] for axis in order]
     live = [axis for axis in range(array.rank) if padded[axis] != 1]
@@ -286,30 +294,22 @@ def transpose(scope: Scope, array: Array, order: Sequence[int]) -> Array:
         # Moving a size of 1 past others moves no elements.
         while new_sizes and new_sizes[0] == 1:
             del new_sizes[0]
-        return Array(array.element, sizes, with_ones(scope, compact, own, new_sizes))
+        return scope.move(array, sizes, with_ones(scope, data, own, new_sizes), new_sizes)
     # Repeated leading axes that stay in front can be omitted.
     start = 0
     while order[start] == start and padded[start] == 1:
         start += 1
-    tensor = with_ones(scope, compact, own, padded[start:])
-    tensor = scope.set_shape(
-        ops.transpose(tensor, [axis - start for axis in order[start:]]), new_sizes[start:]
-    )
-    return Array(array.element, sizes, tensor)
-
-
-# Sizes as values.
+    data = with_ones(scope, data, own, padded[start:])
+    places = [axis - start for axis in order[start:]]
+    moved = data.transpose(places) if isinstance(data, np.ndarray) else ops.transpose(data, places)
+    return scope.move(array, sizes, moved, new_sizes[start:])
 
 
 # Slices.
 
 
 def slice_array(
-    scope: Scope,
-    array: Array,
-    starts: Sequence[Dim],
-    limits: Sequence[Dim],
-    steps: Sequence[Dim],
+    scope: Scope, array: Array, starts: Sequence[Dim], limits: Sequence[Dim], steps: Sequence[Dim]
 ) -> Array:
     """Takes every steps[i]-th element of axis i from starts[i] up to limits[i], exclusive."""
     sizes = tuple(
@@ -334,23 +334,19 @@ def slice_array(
     ]
     if all(place == slice(None) for place in places):
         return resize(array, sizes)
-    if array.known is not None:
-        numbers = all(
-            n is None or isinstance(n, int) for p in places for n in (p.start, p.stop, p.step)
-        )
-        if numbers and array.known.size <= _MAX_MOVED_ELEMENTS:
-            return Array(array.element, sizes, known=array.known[tuple(places)])
+    bounds = [n for place in places for n in (place.start, place.stop, place.step)]
+    are_numbers = all(n is None or isinstance(n, int) for n in bounds)
+    data = scope.data(array, _MAX_MOVED_ELEMENTS if are_numbers else 0)
+    if isinstance(data, np.ndarray):
+        return Array(array.element, sizes, known=data[tuple(places)])
     # Drops leading axes of size 1 from the compact form.
-    kept = first
-    while kept < array.rank and sizes[kept] == 1:
-        kept += 1
-    for axis in range(first, kept):
-        places[axis - first] = (
-            0 if places[axis - first].start is None else places[axis - first].start
-        )
-    tensor = scope.compact(array)[tuple(places)]
-    new_sizes = [1 if array.repeats(axis) else sizes[axis] for axis in range(kept, array.rank)]
-    return Array(array.element, sizes, scope.set_shape(tensor, new_sizes))
+    begin = first
+    while begin < array.rank and sizes[begin] == 1:
+        begin += 1
+    for place in range(begin - first):
+        places[place] = 0 if places[place].start is None else places[place].start
+    new_sizes = [1 if array.repeats(axis) else sizes[axis] for axis in range(begin, array.rank)]
+    return Array(array.element, sizes, scope.set_shape(data[tuple(places)], new_sizes))
 
 
 def _merge_whole_axes(
@@ -393,38 +389,36 @@ def _slice_size(start: Dim, limit: Dim, step: Dim) -> Dim:
 # Several arrays in one.
 
 
-def concatenate(scope: Scope, arrays: Sequence[Array], axis: int) -> Array:
-    kept = [array for array in arrays if array.sizes[axis] != 0] or list(arrays[:1])
-    if len(kept) == 1:
-        return kept[0]
-    element = kept[0].element
+def concatenate(scope: Scope, arrays: Arrays, axis: int) -> Array:
+    parts = [array for array in arrays if array.sizes[axis] != 0] or list(arrays[:1])
+    if len(parts) == 1:
+        return parts[0]
+    element = parts[0].element
     total: Dim = 0
-    for array in kept:
+    for array in parts:
         total = plain(total + array.sizes[axis])
-    sizes = (*kept[0].sizes[:axis], total, *kept[0].sizes[axis + 1 :])
+    sizes = (*parts[0].sizes[:axis], total, *parts[0].sizes[axis + 1 :])
     if 0 in sizes:
         return zeros(element, sizes)
     # Axes that all arrays repeat are repeated afterwards.
     spread = [
-        i for i in range(len(sizes)) if i == axis or not all(array.repeats(i) for array in kept)
+        i for i in range(len(sizes)) if i == axis or not all(array.repeats(i) for array in parts)
     ]
-    if all(array.known is not None for array in kept):
-        wholes = [_spread_constant(array, spread) for array in kept]
+    if all(array.known is not None for array in parts):
+        wholes = [_spread_constant(array, spread) for array in parts]
         numbers = [whole for whole in wholes if whole is not None]
-        if len(numbers) == len(kept) and sum(n.size for n in numbers) <= _MAX_MOVED_ELEMENTS:
-            if any(array.numbers is None for array in kept):
+        if len(numbers) == len(parts) and sum(n.size for n in numbers) <= _MAX_MOVED_ELEMENTS:
+            if any(array.numbers is None for array in parts):
                 numbers = [array.astype(object) for array in numbers]
             return Array(element, sizes, known=np.concatenate(numbers, axis))
-    tensor = _stack(scope, kept, axis, spread)
+    tensor = _stack(scope, parts, axis, spread)
     if tensor is None:
-        tensor = ops.concat([broadcast_axes(scope, array, spread) for array in kept], axis)
+        tensor = ops.concat([broadcast_axes(scope, array, spread) for array in parts], axis)
     new_sizes = [size if i in spread else 1 for i, size in enumerate(sizes)]
     return Array(element, sizes, scope.set_shape(tensor, new_sizes))
 
 
-def _stack(
-    scope: Scope, arrays: Sequence[Array], axis: int, spread: Sequence[int]
-) -> ops.Tensor | None:
+def _stack(scope: Scope, arrays: Arrays, axis: int, spread: Sequence[int]) -> ops.Tensor | None:
     """Stacks arrays whose axis was only added for the concatenation."""
     origins = [array.origin or array for array in arrays]
     if any(
@@ -438,9 +432,15 @@ def _stack(
 
 
 def _spread_constant(array: Array, axes: Sequence[int]) -> np.ndarray[Any, Any] | None:
+    """Returns known elements with all sizes along `axes`, and 1 along others.
+
+    None if they are unknown, or too many to be copied.
+    """
     sizes = [size if axis in axes else 1 for axis, size in enumerate(array.sizes)]
     numbers = [size for size in sizes if isinstance(size, int)]
     if array.known is None or len(numbers) < len(sizes):
+        return None
+    if math.prod(numbers) > max(_MAX_MOVED_ELEMENTS, array.known.size):
         return None
     return np.broadcast_to(array.known, numbers)
 
@@ -467,9 +467,10 @@ def reverse(scope: Scope, array: Array, axes: Sequence[int]) -> Array:
     places = [axis - first for axis in axes if not array.repeats(axis)]
     if not places or 0 in array.sizes:
         return array
-    if array.known is not None and array.known.size <= _MAX_MOVED_ELEMENTS:
-        return Array(array.element, array.sizes, known=np.flip(array.known, places))
-    tensor = move(lambda x: reverse_axes(scope, x, places), scope.compact(array))
+    data = scope.data(array, _MAX_MOVED_ELEMENTS)
+    if isinstance(data, np.ndarray):
+        return Array(array.element, array.sizes, known=np.flip(data, places))
+    tensor = move(lambda x: reverse_axes(scope, x, places), data)
     return Array(array.element, array.sizes, tensor)
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import math
 import re
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
 from jax2tf_bridge.bytecode import Block, Operation, Program, TensorType, Value
-from jax2tf_bridge.emitters._array import Array, graph_dtype, has_dtype
+from jax2tf_bridge.emitters._array import Array, Arrays, graph_dtype, has_dtype
 from jax2tf_bridge.emitters._ops import NoOperationError, get_builder, ops
 from jax2tf_bridge.emitters._sizes import Cache, Sizes, fill_sizes, type_sizes
 from jax2tf_bridge.emitters.formulas import converter_forms, converter_integers
@@ -25,7 +26,7 @@ from shape_poly import Dim, SymbolicScope
 _MAX_OPERATIONS = 1_000_000
 """Maximum number of operations to convert, far above any model's."""
 
-Emitter: TypeAlias = "Callable[[Scope, Operation, Sequence[Array]], Sequence[Array] | Array]"
+Emitter: TypeAlias = "Callable[[Scope, Operation, Arrays], Arrays | Array]"
 """Function that converts one operation of the module to TensorFlow's operations."""
 
 
@@ -115,7 +116,7 @@ class Scope:
 
     # Blocks and operations.
 
-    def run(self, block: Block, arguments: Sequence[Array]) -> list[Array]:
+    def run(self, block: Block, arguments: Arrays) -> list[Array]:
         """Converts a block, and returns its results."""
         self._values.update(zip(block.arguments, arguments, strict=True))
         for operation in block.operations[:-1]:
@@ -126,7 +127,7 @@ class Scope:
             self._values.update(zip(operation.results, arrays, strict=True))
         return [self.array(value) for value in block.returned]
 
-    def _convert(self, operation: Operation) -> Sequence[Array]:
+    def _convert(self, operation: Operation) -> Arrays:
         try:
             return self._emit(operation)
         except BridgeError:
@@ -139,7 +140,7 @@ class Scope:
             # The reader does not check operands, types and regions against the operation.
             self.fail(operation, f"its operands, types or regions do not fit it ({e})")
 
-    def _emit(self, operation: Operation) -> Sequence[Array]:
+    def _emit(self, operation: Operation) -> Arrays:
         """Converts one operation.
 
         Raises:
@@ -228,6 +229,27 @@ class Scope:
             return self.cache.get_or_make(key, lambda: self._stack(known, array.element))
         constant = converter_integers.constant if self.for_converters else ops.constant
         return self.cache.get_or_make(("known", array), lambda: constant(known))
+
+    def data(self, array: Array, most: float = math.inf) -> Any:
+        """Returns the compact elements: a NumPy array if they are known and at most `most`.
+
+        Otherwise they are a tensor. Functions that move elements then treat both alike.
+        """
+        known = array.known
+        return self.compact(array) if known is None or known.size > most else known
+
+    def move(self, array: Array, sizes: Sequence[Dim], data: Any, own: Sequence[Dim]) -> Array:
+        """Makes the array of moved elements.
+
+        Args:
+          array: the array before.
+          sizes: the new sizes.
+          data: the new compact elements, a NumPy array or a tensor.
+          own: the sizes of `data`.
+        """
+        if isinstance(data, np.ndarray):
+            return Array(array.element, tuple(sizes), known=data)
+        return Array(array.element, tuple(sizes), self.set_shape(data, own))
 
     def tensor(self, array: Array) -> ops.Tensor:
         """Returns the tensor of an array with all its sizes; the broadcast is cached."""
@@ -352,8 +374,55 @@ class Scope:
 
     def result(self, operation: Operation, tensor: ops.Tensor, sizes: Sequence[Dim]) -> Array:
         """Makes the array of an operation's first result from a tensor with all its sizes."""
-        kind = operation.results[0].tensor
+        kind = operation.result_type
         return self.new_array(tensor, kind.element, fill_sizes(kind.shape, sizes))
+
+    def new_arrays(
+        self,
+        tensors: Iterable[ops.Tensor],
+        arrays: Iterable[Array],
+        sizes: Sequence[Dim] | None = None,
+    ) -> list[Array]:
+        """Makes arrays from tensors, with the element types and by default the sizes of others."""
+        return [
+            self.new_array(tensor, array.element, array.sizes if sizes is None else sizes)
+            for tensor, array in zip(tensors, arrays, strict=True)
+        ]
+
+    def loop(
+        self,
+        counter: ops.Tensor,
+        goes_on: Callable[[ops.Tensor], ops.Tensor],
+        step: Callable[[Scope, ops.Tensor, list[Array]], tuple[ops.Tensor, Arrays]],
+        arrays: Arrays,
+        *,
+        is_open: bool = False,
+    ) -> list[ops.Tensor]:
+        """Repeats a step on arrays, and returns the tensors of the last ones.
+
+        Args:
+          counter: the first value of the loop's counter, a scalar of int32.
+          goes_on: returns whether another step follows, from the counter.
+          step: gets the scope of the body, the counter and the arrays; returns the next ones.
+          arrays: the first arrays, which have the same sizes in each step.
+          is_open: whether their first axis has as many elements as the counter says instead.
+        """
+
+        def body(counter: ops.Tensor, *tensors: ops.Tensor) -> tuple[ops.Tensor, ...]:
+            inner = self.new_region(other_graph=True)
+            sizes = (inner.sizes.new_size(counter), *arrays[0].sizes[1:]) if is_open else None
+            following, results = step(inner, counter, inner.new_arrays(tensors, arrays, sizes))
+            return (following, *map(inner.tensor, results))
+
+        tensors = [self.tensor(array) for array in arrays]
+        shapes = [ops.TensorShape([None, *x.shape[1:]]) if is_open else x.shape for x in tensors]
+        _, *results = ops.while_loop(
+            lambda counter, *_: goes_on(counter),
+            body,
+            (counter, *tensors),
+            shape_invariants=(ops.TensorShape([]), *shapes),
+        )
+        return results
 
     def new_array(self, tensor: ops.Tensor, element: str, sizes: Sequence[Dim]) -> Array:
         """Makes an array from a tensor, which may be compact."""
@@ -386,9 +455,7 @@ class OperationEmitter:
     emit: Emitter
     for_converters: Emitter | None
 
-    def __call__(
-        self, scope: Scope, operation: Operation, operands: Sequence[Array]
-    ) -> Sequence[Array] | Array:
+    def __call__(self, scope: Scope, operation: Operation, operands: Arrays) -> Arrays | Array:
         emit = (scope.for_converters and self.for_converters) or self.emit
         return emit(scope, operation, operands)
 

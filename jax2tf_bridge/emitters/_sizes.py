@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from jax2tf_bridge.bytecode import TensorType
-from jax2tf_bridge.emitters._array import Array, plain
+from jax2tf_bridge.emitters._array import Arrays, plain
 from jax2tf_bridge.emitters._ops import ops
 from shape_poly import (
     ComparisonOperator,
@@ -397,7 +397,7 @@ def type_sizes(kind: TensorType) -> tuple[int, ...] | None:
     return numbers if len(numbers) == len(kind.shape) else None
 
 
-def broadcast_sizes(arrays: Sequence[Array]) -> tuple[Dim, ...]:
+def broadcast_sizes(arrays: Arrays) -> tuple[Dim, ...]:
     """Returns the sizes of the result of an elementwise operation.
 
     The operands have equal sizes, but in a body that is applied to many elements at once some are

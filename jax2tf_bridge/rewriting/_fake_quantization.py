@@ -160,9 +160,9 @@ def _match_shift(value: Value, zero_point: Value | None, matcher: Matcher) -> Va
     add = matcher.maker(value, "add")
     if add is None:
         return None
-    for inner, other in (add.operands, add.operands[::-1]):
-        is_zero = zero_point is None and matcher.number(other) == 0
-        if is_zero or (zero_point is not None and _is_same(other, zero_point, matcher)):
+    for inner, addend in (add.operands, add.operands[::-1]):
+        is_zero = zero_point is None and matcher.number(addend) == 0
+        if is_zero or (zero_point is not None and _is_same(addend, zero_point, matcher)):
             return inner
     return None
 
@@ -289,7 +289,7 @@ def _is_same(left: Value, right: Value, matcher: Matcher) -> bool:
         return False
     is_equal: bool = _comparable(a.attributes) == _comparable(b.attributes)
     return is_equal and all(
-        _is_same(one, other, matcher) for one, other in zip(a.operands, b.operands, strict=True)
+        _is_same(x, y, matcher) for x, y in zip(a.operands, b.operands, strict=True)
     )
 
 
@@ -300,7 +300,7 @@ def _comparable(attributes: Mapping[str, object]) -> str:
 def _narrow_product(product: Operation, matcher: Matcher) -> Operation | None:
     """Multiplies int8 instead of int8 that was converted to int32; the sums are the same."""
     left, right, *others = product.operands
-    if product.results[0].tensor.element != "i32":
+    if product.result_type.element != "i32":
         return None
     makers = [matcher.maker(operand, "convert") for operand in (left, right)]
     narrow = [maker.operands[0] for maker in makers if maker is not None]

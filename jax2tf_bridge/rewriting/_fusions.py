@@ -18,8 +18,11 @@ from jax2tf_bridge.rewriting._patterns import (
     is_stop_gradient,
 )
 from jax2tf_bridge.rewriting._regions import Reducer, match_comparison, match_reducers
-from jax2tf_bridge.rewriting._simplifications import PATTERNS_OF_BITS, SIMPLIFICATIONS
-from jax2tf_bridge.rewriting._widening import BFLOAT16_BITS
+from jax2tf_bridge.rewriting._simplifications import (
+    BFLOAT16_BITS,
+    PATTERNS_OF_BITS,
+    SIMPLIFICATIONS,
+)
 
 # Softmax: JAX writes exp(x - max(x)) / sum(exp(x - max(x))), and x - max(x) - log(sum(...)).
 

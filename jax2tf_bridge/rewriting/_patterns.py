@@ -265,13 +265,13 @@ def _count_uses(operations: Iterable[Operation]) -> Counter[Value]:
 
 def _remove_unused(operations: Sequence[Operation]) -> list[Operation]:
     uses = _count_uses(operations)
-    kept: list[Operation] = []
+    needed: list[Operation] = []
     for operation in reversed(operations):
         if _is_removable(operation) and not any(uses[value] for value in operation.results):
             uses.subtract(_count_uses([operation]))
         else:
-            kept.append(operation)
-    return kept[::-1]
+            needed.append(operation)
+    return needed[::-1]
 
 
 def _is_removable(operation: Operation) -> bool:

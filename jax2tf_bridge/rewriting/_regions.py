@@ -126,17 +126,17 @@ class _Body(Matcher):
             return (
                 self._is_outside(left) and self._is_outside(right) and self.are_equal(left, right)
             )
-        one, other = self.makers[left], self.makers[right]
+        first, second = self.makers[left], self.makers[right]
         return (
-            one.name == other.name
-            and one.results.index(left) == other.results.index(right)
-            and not one.regions
-            and not other.regions
-            and _attributes_equal(one.attributes, other.attributes)
-            and len(one.operands) == len(other.operands)
+            first.name == second.name
+            and first.results.index(left) == second.results.index(right)
+            and not first.regions
+            and not second.regions
+            and _attributes_equal(first.attributes, second.attributes)
+            and len(first.operands) == len(second.operands)
             and all(
                 self.mirrored(a, b, pairs)
-                for a, b in zip(one.operands, other.operands, strict=True)
+                for a, b in zip(first.operands, second.operands, strict=True)
             )
         )
 
@@ -156,9 +156,9 @@ class _Body(Matcher):
         for operation in reversed(self.block.operations):
             if any(result in needed for result in operation.results):
                 needed.update(operation.operands)
-        kept = [op for op in self.block.operations if any(v in needed for v in op.results)]
+        operations = [op for op in self.block.operations if any(v in needed for v in op.results)]
         end = Operation("return", (value,), (), {})
-        return Block(tuple(arguments), (*kept, end))
+        return Block(tuple(arguments), (*operations, end))
 
 
 def _attributes_equal(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
@@ -187,7 +187,7 @@ def match_reducers(block: Block) -> list[Reducer] | None:
         left, right = (body.argument(body.unconverted(v)) for v in operation.operands)
         if {left, right} != {i, i + n_operands}:
             return None
-        argument, result = block.arguments[i].tensor.element, operation.results[0].tensor.element
+        argument, result = block.arguments[i].tensor.element, operation.result_type.element
         if not _holds(result, argument) or value.tensor.element != argument:
             return None
         name = _OF_FLAGS.get(operation.name, operation.name) if result == "i1" else operation.name
@@ -215,7 +215,7 @@ def match_selected_extreme(block: Block) -> str | None:
 
 
 def _preferred_extreme(
-    body: _Body, value: Value, other: int, *, greater: str, less: str
+    body: _Body, value: Value, place: int, *, greater: str, less: str
 ) -> str | None:
     """Returns which extreme a comparison of argument 0 with another one prefers, or None."""
     comparison = body.comparison(value)
@@ -223,7 +223,7 @@ def _preferred_extreme(
         return None
     direction, *operands = comparison
     places = [body.argument(operand) for operand in operands]
-    if places not in ([0, other], [other, 0]) or direction not in (greater, less):
+    if places not in ([0, place], [place, 0]) or direction not in (greater, less):
         return None
     return "maximum" if (direction == greater) == (places[0] == 0) else "minimum"
 
@@ -274,12 +274,15 @@ def _is_nan(body: _Body, value: Value) -> bool:
 
 def _is_tie(body: _Body, value: Value) -> bool:
     for equal, before in body.either(value, "and"):
-        one, other = body.comparison(equal), body.comparison(before)
-        if one is None or other is None:
+        equality, order = body.comparison(equal), body.comparison(before)
+        if equality is None or order is None:
             continue
-        if one[0] != "EQ" or {body.argument(one[1]), body.argument(one[2])} != {0, 2}:
+        if equality[0] != "EQ" or {body.argument(equality[1]), body.argument(equality[2])} != {
+            0,
+            2,
+        }:
             continue
-        match other[0], body.argument(other[1]), body.argument(other[2]):
+        match order[0], body.argument(order[1]), body.argument(order[2]):
             case ("LT", 1, 3) | ("GT", 3, 1):
                 return True
     return False
@@ -328,17 +331,17 @@ def _key(
     if operation is None:
         return None
     direction = operation.text("comparison_direction")
-    one, other = operation.operands
+    left, right = operation.operands
     if direction not in ("LT", "GT"):
         return None
-    if not body.mirrored(one, other, pairs):
-        one, other = other, one
+    if not body.mirrored(left, right, pairs):
+        left, right = right, left
         direction = "GT" if direction == "LT" else "LT"
-        if not body.mirrored(one, other, pairs):
+        if not body.mirrored(left, right, pairs):
             return None
     total = operation.attributes.get("compare_type") == "TOTALORDER"
-    block = body.computing(one, tuple(pairs))
-    return SortKey(block, direction == "GT", total), (one, other)
+    block = body.computing(left, tuple(pairs))
+    return SortKey(block, direction == "GT", total), (left, right)
 
 
 def _are_same(body: _Body, left: Sequence[Value], right: Sequence[Value]) -> bool:

@@ -66,15 +66,13 @@ def expm1(x: ops.Tensor) -> ops.Tensor:
 
     Kahan's method is not usable, because Grappler simplifies (1 + x) - 1 to x.
     """
-    if x.dtype.is_complex:
-        return floats.expm1(x)
     return ops.tanh(x * constant_like(x, 0.5)) * (ops.exp(x) + constant_like(x, 1))
 
 
 def log1p(x: ops.Tensor) -> ops.Tensor:
     """Computes log(1 + x) accurately near 0; tf2onnx lacks Log1p."""
     if x.dtype.is_complex:
-        return floats.log1p(x)
+        return floats.complex_log1p(x)
     two = constant_like(x, 2)
     is_near = ops.less(ops.abs(x), constant_like(x, 0.5))
     small = choose(is_near, x, constant_like(x, 0))
@@ -85,21 +83,20 @@ def log1p(x: ops.Tensor) -> ops.Tensor:
 def is_negative(x: ops.Tensor) -> ops.Tensor:
     """Returns whether the sign bit is set, also for -0; False for NaN, whose sign is lost."""
     zero = constant_like(x, 0)
-    return ops.logical_or(ops.less(x, zero), ops.less(constant_like(x, 1) / x, zero))
+    return ops.less(x, zero) | ops.less(constant_like(x, 1) / x, zero)
 
 
 def _is_before(x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
     """Compares floats in the order -inf < ... < -0 < 0 < ... < inf < NaN."""
-    is_last = ops.logical_and(ops.math.is_nan(y), ops.logical_not(ops.math.is_nan(x)))
-    of_zeros = ops.logical_and(is_negative(x), ops.logical_not(is_negative(y)))
-    of_zeros = ops.logical_and(ops.equal(x, y), of_zeros)
-    return ops.logical_or(ops.logical_or(ops.less(x, y), of_zeros), is_last)
+    is_last = ops.math.is_nan(y) & ~ops.math.is_nan(x)
+    of_zeros = ops.equal(x, y) & (is_negative(x) & ~is_negative(y))
+    return (ops.less(x, y) | of_zeros) | is_last
 
 
 _Selection: TypeAlias = Callable[[ops.Tensor, ops.Tensor, ops.Tensor], ops.Tensor]
 
 ORDERED_COMPARISONS = converter_integers.make_comparisons(
-    lambda x, y: ops.logical_not(ops.logical_or(_is_before(x, y), _is_before(y, x))), _is_before
+    lambda x, y: ~(_is_before(x, y) | _is_before(y, x)), _is_before
 )
 """Comparisons of floats in total order, without their bits."""
 
@@ -134,7 +131,7 @@ def next_after(x: ops.Tensor, y: ops.Tensor, select: _Selection = choose) -> ops
     from_zero = select(is_up, smallest, -smallest)
     moved = select(ops.equal(x, constant_like(x, 0)), from_zero, moved)
     moved = select(ops.equal(x, y), y, moved)
-    return select(ops.logical_or(ops.math.is_nan(x), ops.math.is_nan(y)), x + y, moved)
+    return select(ops.math.is_nan(x) | ops.math.is_nan(y), x + y, moved)
 
 
 # Godfrey's coefficients of Lanczos' approximation with g = 7 and nine terms.

@@ -1,4 +1,7 @@
-"""Arithmetic on floats and complex numbers for which TensorFlow's rules differ from StableHLO's."""
+"""Arithmetic on floats and complex numbers for which TensorFlow's rules differ from StableHLO's.
+
+Functions whose names begin with `complex_` are those of complex numbers.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,14 @@ from jax2tf_bridge.emitters.formulas.integers import constant_like
 
 def sign(x: ops.Tensor) -> ops.Tensor:
     """Returns -1 or 1; zeros of both signs and NaN are returned unchanged."""
-    if x.dtype.is_complex:
-        length = ops.abs(x)
-        unit = ops.complex(ops.math.real(x) / length, ops.math.imag(x) / length)
-        return ops.where(ops.equal(length, constant_like(length, 0)), x, unit)
     return ops.where(ops.equal(x, constant_like(x, 0)), x, ops.sign(x))
+
+
+def complex_sign(x: ops.Tensor) -> ops.Tensor:
+    """Returns the number of length 1 in the same direction; zeros are returned unchanged."""
+    length = ops.abs(x)
+    unit = ops.complex(ops.math.real(x) / length, ops.math.imag(x) / length)
+    return ops.where(ops.equal(length, constant_like(length, 0)), x, unit)
 
 
 def remainder(x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
@@ -107,55 +113,41 @@ def complex_divide(x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
     zero = ops.where(is_zero, real, constant_like(real, 1))
     by_zero = ops.complex(ops.math.real(x) / zero, ops.math.imag(x) / zero)
     quotient = ops.where(is_zero, by_zero, quotient)
-    is_infinite = ops.logical_or(ops.math.is_inf(real), ops.math.is_inf(imag))
-    is_finite = ops.logical_and(
-        ops.math.is_finite(ops.math.real(x)), ops.math.is_finite(ops.math.imag(x))
-    )
-    vanishes = ops.logical_and(is_infinite, is_finite)
-    return ops.where(vanishes, constant_like(quotient, 0), quotient)
+    is_infinite = ops.math.is_inf(real) | ops.math.is_inf(imag)
+    is_finite = ops.math.is_finite(ops.math.real(x)) & ops.math.is_finite(ops.math.imag(x))
+    return ops.where(is_infinite & is_finite, constant_like(quotient, 0), quotient)
 
 
-def power(x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
+def complex_power(x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
     """Raises x to the power y; the result is 1 for an exponent of 0."""
-    raised = ops.pow(x, y)
-    if not x.dtype.is_complex:
-        return raised
-    return ops.where(ops.equal(y, constant_like(y, 0)), constant_like(x, 1), raised)
+    return ops.where(ops.equal(y, constant_like(y, 0)), constant_like(x, 1), ops.pow(x, y))
 
 
-def arctan2(y: ops.Tensor, x: ops.Tensor) -> ops.Tensor:
-    """Returns the angle of the point (x, y); coordinates may be complex."""
-    if not x.dtype.is_complex:
-        return ops.math.atan2(y, x)
+def complex_arctan2(y: ops.Tensor, x: ops.Tensor) -> ops.Tensor:
+    """Returns the angle of the point (x, y)."""
     minus_i = constant_like(x, -1j)
     return minus_i * ops.math.log((x - minus_i * y) / ops.sqrt(x * x + y * y))
 
 
-def expm1(x: ops.Tensor) -> ops.Tensor:
-    """Returns exp(x) - 1, also for complex numbers with infinite parts."""
-    if not x.dtype.is_complex:
-        return ops.math.expm1(x)
+def complex_expm1(x: ops.Tensor) -> ops.Tensor:
+    """Returns exp(x) - 1, also for infinite parts."""
     real, imag = ops.math.real(x), ops.math.imag(x)
     half_sine = ops.sin(imag / 2)
     part = ops.math.expm1(real) * ops.cos(imag) - 2 * half_sine * half_sine
     # An infinite exponential times a sine of 0 would be NaN. The exponential of the rounded
     # logarithm of the greatest number may be infinite.
     finite = ops.minimum(real, constant_like(real, np.log(real.dtype.max) - 1))
-    pad_to = ops.exp(ops.where(ops.equal(imag, constant_like(imag, 0)), finite, real))
-    return ops.complex(part, pad_to * ops.sin(imag))
+    exponential = ops.exp(ops.where(ops.equal(imag, constant_like(imag, 0)), finite, real))
+    return ops.complex(part, exponential * ops.sin(imag))
 
 
-def inverse_root(x: ops.Tensor) -> ops.Tensor:
+def complex_rsqrt(x: ops.Tensor) -> ops.Tensor:
     """Returns 1 / sqrt(x); TensorFlow's kernel confuses -0 and 0 in imaginary parts."""
-    if not x.dtype.is_complex:
-        return ops.math.rsqrt(x)
     return complex_divide(constant_like(x, 1), ops.sqrt(x))
 
 
-def log1p(x: ops.Tensor) -> ops.Tensor:
-    """Returns log(1 + x), also for small and infinite complex numbers."""
-    if not x.dtype.is_complex:
-        return ops.math.log1p(x)
+def complex_log1p(x: ops.Tensor) -> ops.Tensor:
+    """Returns log(1 + x), also for small and infinite numbers."""
     real, imag = ops.math.real(x), ops.math.imag(x)
     moved = 1 + real
     small = ops.math.log1p(real * (2 + real) + imag * imag) / 2
@@ -168,8 +160,5 @@ def complex_extremum(x: ops.Tensor, y: ops.Tensor, greater: bool) -> ops.Tensor:
     """Returns the greater or lesser number, by real parts, then by imaginary parts."""
     compare = ops.greater if greater else ops.less
     left, right = ops.math.real(x), ops.math.real(y)
-    first = ops.logical_or(
-        compare(left, right),
-        ops.logical_and(ops.equal(left, right), compare(ops.math.imag(x), ops.math.imag(y))),
-    )
-    return ops.where(first, x, y)
+    by_imag = compare(ops.math.imag(x), ops.math.imag(y))
+    return ops.where(compare(left, right) | (ops.equal(left, right) & by_imag), x, y)

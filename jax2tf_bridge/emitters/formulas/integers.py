@@ -148,7 +148,7 @@ def safe_divisor(
     unsafe = zero
     if not is_unsigned(element) and dtype_of_element(element).bits >= _NARROWEST:
         least = ops.equal(x, constant_like(x, x.dtype.min))
-        unsafe = ops.logical_or(zero, ops.logical_and(least, ops.equal(y, constant_like(y, -1))))
+        unsafe = zero | (least & ops.equal(y, constant_like(y, -1)))
     return ops.where(unsafe, constant_like(y, 1), y), zero
 
 
@@ -161,9 +161,9 @@ def power(element: str, x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
     small = ops.bitwise.bitwise_and(exponent, constant_like(exponent, exponent.dtype.max))
     if is_unsigned(element):
         odd = ops.bitwise.bitwise_and(base, constant_like(base, 1))
-        vanishes = ops.logical_and(is_large, ops.equal(odd, constant_like(base, 0)))
+        vanishes = is_large & ops.equal(odd, constant_like(base, 0))
     else:
-        vanishes = ops.logical_and(is_large, ops.not_equal(ops.abs(base), constant_like(base, 1)))
+        vanishes = is_large & ops.not_equal(ops.abs(base), constant_like(base, 1))
     raised = ops.where(vanishes, constant_like(base, 0), ops.pow(base, small))
     return wrap(element, _view(raised, dtype_of_element(element).kind))
 

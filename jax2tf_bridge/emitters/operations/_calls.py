@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from jax2tf_bridge._operations import COMPOSITES, CUSTOM_CALLS, Composite
 from jax2tf_bridge.bytecode import STOP_GRADIENT, DenseElements, Operation, OtherType, Value
-from jax2tf_bridge.emitters._array import Array, zeros
+from jax2tf_bridge.emitters._array import Array, Arrays, zeros
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Scope, emits
 from jax2tf_bridge.portable import CALLS_OF_PARTS, CUSTOM_CALL
@@ -23,7 +23,7 @@ def is_token(value: Value) -> bool:
 
 
 @emits("call")
-def _call(scope: Scope, operation: Operation, operands: Sequence[Array]) -> list[Array]:
+def _call(scope: Scope, operation: Operation, operands: Arrays) -> list[Array]:
     return call(scope, operation, operation.text("callee"), operands)
 
 
@@ -33,7 +33,7 @@ def decompose(scope: Scope, operation: Operation) -> list[Array]:
     return call(scope, operation, operation.text("decomposition"), operands)
 
 
-def call(scope: Scope, operation: Operation, name: str, operands: Sequence[Array]) -> list[Array]:
+def call(scope: Scope, operation: Operation, name: str, operands: Arrays) -> list[Array]:
     """Converts a function of the module in place of an operation."""
     function = scope.program.functions.get(name)
     if function is None:
@@ -52,12 +52,12 @@ def call(scope: Scope, operation: Operation, name: str, operands: Sequence[Array
     "optimization_barrier",
     "xla.sdy.FuncResultSharding",
 )
-def _same(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+def _same(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
     return operands
 
 
 @emits("create_token", "after_all")
-def _token(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _token(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     return TOKEN
 
 
@@ -69,12 +69,12 @@ class _Tuple(Array):
 
 
 @emits("tuple")
-def _tuple(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _tuple(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     return _Tuple("tuple", (), items=tuple(operands))
 
 
 @emits("get_tuple_element")
-def _tuple_element(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _tuple_element(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     (whole,) = operands
     if not isinstance(whole, _Tuple):
         scope.fail(operation, "its operand was not made by stablehlo.tuple")
@@ -88,9 +88,7 @@ _PLACE = re.compile(r"\{(\d{1,3})\}")
 
 
 @emits("shape_assertion")
-def _shape_assertion(
-    scope: Scope, operation: Operation, operands: Sequence[Array]
-) -> Sequence[Array]:
+def _shape_assertion(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
     holds, *sizes = operands
     if not scope.scalar(holds):
         text = operation.attributes.get("error_message")
@@ -105,9 +103,7 @@ def _shape_assertion(
 
 
 @emits(*CALLS_OF_PARTS)
-def _on_one_device(
-    scope: Scope, operation: Operation, operands: Sequence[Array]
-) -> Sequence[Array]:
+def _on_one_device(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
     """Converts between a whole array and a device's part, which are the same on one device.
 
     Raises:
@@ -119,9 +115,7 @@ def _on_one_device(
 
 
 @emits(CUSTOM_CALL)
-def _graph_function(
-    scope: Scope, operation: Operation, operands: Sequence[Array]
-) -> Sequence[Array]:
+def _graph_function(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
     """Calls a TensorFlow function, from call_tf with call_tf_graph=True."""
     config = operation.attributes.get("tf.backend_config")
     number = config.get("called_index") if isinstance(config, Mapping) else None
@@ -149,7 +143,7 @@ def _graph_function(
 
 
 @emits(STOP_GRADIENT)
-def _stop_gradient(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _stop_gradient(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     (array,) = operands
     if array.computed is None:
         return array
@@ -157,9 +151,7 @@ def _stop_gradient(scope: Scope, operation: Operation, operands: Sequence[Array]
 
 
 @emits("custom_call")
-def _custom_call(
-    scope: Scope, operation: Operation, operands: Sequence[Array]
-) -> Sequence[Array] | Array:
+def _custom_call(scope: Scope, operation: Operation, operands: Arrays) -> Arrays | Array:
     target = operation.text("call_target_name")
     emitter = scope.emitters.get(target) if target in CUSTOM_CALLS else None
     if emitter is None:
@@ -170,9 +162,7 @@ def _custom_call(
 
 
 @emits("composite")
-def _composite(
-    scope: Scope, operation: Operation, operands: Sequence[Array]
-) -> Sequence[Array] | Array:
+def _composite(scope: Scope, operation: Operation, operands: Arrays) -> Arrays | Array:
     row = COMPOSITES.get(operation.text("name"))
     if row is None or not _has_form(scope, row):
         return decompose(scope, operation)
@@ -213,14 +203,14 @@ def _check_one_device(scope: Scope, operation: Operation, name: str) -> list[int
     "cross-replica-sum",
     "reduce_scatter",
 )
-def _identity(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+def _identity(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
     _check_one_device(scope, operation, "replica_groups")
     # The root's number may follow the operands.
     return operands[: len(operation.results)]
 
 
 @emits("collective_broadcast", "collective_permute")
-def _receive(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+def _receive(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
     """Returns what the device sends to itself, or zeros if it sends nothing."""
     name = "replica_groups" if operation.name == "collective_broadcast" else "source_target_pairs"
     if _check_one_device(scope, operation, name):
@@ -229,5 +219,5 @@ def _receive(scope: Scope, operation: Operation, operands: Sequence[Array]) -> S
 
 
 @emits("partition_id", "replica_id")
-def _device_number(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _device_number(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     return zeros("ui32")

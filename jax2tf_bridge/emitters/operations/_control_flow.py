@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jax2tf_bridge.bytecode import Block, DenseElements, Operation, Value
-from jax2tf_bridge.emitters._array import Array, make_integer
+from jax2tf_bridge.emitters._array import Array, Arrays, make_integer
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Scope, emits
 from jax2tf_bridge.emitters._sizes import fill_sizes
@@ -30,7 +30,7 @@ class _Loop:
     from outside of the loop. As state they would be copied, and their elements would be unknown.
     """
 
-    def __init__(self, scope: Scope, operation: Operation, operands: Sequence[Array]) -> None:
+    def __init__(self, scope: Scope, operation: Operation, operands: Arrays) -> None:
         self._scope, self._operation, self._operands = scope, operation, operands
         condition, body = operation.regions
         self._condition, self._body = condition, body
@@ -142,10 +142,7 @@ class _Loop:
         return list(enumerate(fill_sizes(kind.shape, self._operands[place].sizes)))
 
     def _arrays(
-        self,
-        scope: Scope,
-        state: Sequence[ops.Tensor],
-        sizes: Mapping[int, Sequence[Dim | None]],
+        self, scope: Scope, state: Sequence[ops.Tensor], sizes: Mapping[int, Sequence[Dim | None]]
     ) -> list[Array]:
         """Returns the loop's values as arrays, in the graph of the state's tensors."""
         arrays = list(self._operands)
@@ -153,9 +150,7 @@ class _Loop:
             arrays[i] = scope.measure(tensor, arrays[i].element, sizes[i])
         return arrays
 
-    def _check_sizes(
-        self, results: Sequence[Array], sizes: Mapping[int, Sequence[Dim | None]]
-    ) -> None:
+    def _check_sizes(self, results: Arrays, sizes: Mapping[int, Sequence[Dim | None]]) -> None:
         changed = {
             (i, axis)
             for i in self._state
@@ -171,12 +166,12 @@ def _maker(block: Block, value: Value) -> Operation | None:
 
 
 @emits("while")
-def _while(scope: Scope, operation: Operation, operands: Sequence[Array]) -> list[Array]:
+def _while(scope: Scope, operation: Operation, operands: Arrays) -> list[Array]:
     return _Loop(scope, operation, operands).run()
 
 
 @emits("if")
-def _if(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+def _if(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
     on_true, on_false = operation.regions
     _check_scalar(scope, operation, operands[0])
     flag = scope.scalar(operands[0])
@@ -186,7 +181,7 @@ def _if(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequen
 
 
 @emits("case")
-def _case(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+def _case(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
     blocks = operation.regions
     _check_scalar(scope, operation, operands[0])
     number = scope.scalar(operands[0])

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from jax2tf_bridge.bytecode import Operation
-from jax2tf_bridge.emitters._array import Array, zeros
+from jax2tf_bridge.emitters._array import Array, Arrays, zeros
 from jax2tf_bridge.emitters._movement import (
     pad_to,
     reshape,
+    reshape_whole,
     reverse_axes,
     take_first,
     transpose,
@@ -35,7 +36,6 @@ from jax2tf_bridge.emitters.operations._convolution_forms import (
     in_planes,
     result_size,
     with_row,
-    with_sizes,
 )
 from jax2tf_bridge.emitters.operations._dot_general import multiplies_bytes
 from shape_poly import Dim
@@ -68,8 +68,6 @@ class _Convolution:
     Attributes:
       image: the left operand.
       kernel: the right operand, before reversal.
-      kernel_sizes: the sizes of `kernel`.
-      image_sizes: the sizes of `image`.
       backwards: the axes along which the kernel must be reversed.
       numbers: the dimension numbers.
       axes: the spatial axes.
@@ -77,10 +75,8 @@ class _Convolution:
       batch_groups: the number of batch groups.
     """
 
-    image: ops.Tensor
-    kernel: ops.Tensor
-    image_sizes: tuple[Dim, ...]
-    kernel_sizes: tuple[Dim, ...]
+    image: Array
+    kernel: Array
     backwards: frozenset[int]
     numbers: _Numbers
     axes: tuple[Axis, ...]
@@ -90,13 +86,13 @@ class _Convolution:
     @property
     def is_float(self) -> bool:
         """Returns whether TensorFlow has all forms of convolutions for the dtype."""
-        return bool(self.image.dtype.is_floating)
+        return self.image.row.kind == "float"
 
 
 @emits("convolution", "dynamic_conv")
-def _convolution(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _convolution(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     left, right, *padding = operands
-    element = operation.results[0].tensor.element
+    element = operation.result_type.element
     numbers = _read_numbers(operation)
     amounts = _read_padding(scope, operation, padding)
     axes = _read_axes(scope, operation, numbers, left, right, amounts)
@@ -108,7 +104,7 @@ def _convolution(scope: Scope, operation: Operation, operands: Sequence[Array]) 
         batch = batch if batch_groups == 1 else batch // batch_groups
         return (batch, *(axis.result for axis in axes), right.sizes[numbers.kernel[-1]])
 
-    known = operation.results[0].tensor.shape
+    known = operation.result_type.shape
     rows = fill_sizes([known[axis] for axis in numbers.result], find_result_sizes())
     axes = tuple(replace(a, result=n) for a, n in zip(axes, rows[1:-1], strict=True))
     sizes = tuple(rows[numbers.result.index(axis)] for axis in range(len(rows)))
@@ -120,10 +116,8 @@ def _convolution(scope: Scope, operation: Operation, operands: Sequence[Array]) 
         flags = operation.flags("window_reversal")
         backwards = {axis for axis, flag in zip(numbers.kernel, flags, strict=False) if flag}
         whole = _Convolution(
-            image,
-            kernel,
-            left.sizes,
-            right.sizes,
+            Array(ELEMENTS[image.dtype.name], left.sizes, image),
+            Array(ELEMENTS[kernel.dtype.name], right.sizes, kernel),
             frozenset(axis for axis in backwards if right.sizes[axis] != 1),
             numbers,
             axes,
@@ -197,7 +191,7 @@ def _read_numbers(operation: Operation) -> _Numbers:
     )
 
 
-def _read_padding(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Dim]:
+def _read_padding(scope: Scope, operation: Operation, operands: Arrays) -> Sequence[Dim]:
     if not operands:
         return operation.ints("padding")
     n = 2 * len(operation.ints("input_spatial_dimensions"))
@@ -240,7 +234,7 @@ def _convolve(scope: Scope, operation: Operation, whole: _Convolution) -> Array:
     n = len(axes)
     if _is_gradient_for_kernel(whole) and not scope.for_onnx:
         return _gradient_for_kernel(scope, whole)
-    image = _order_axes(scope, whole.image, whole.image_sizes, numbers.image)
+    image = _order_axes(scope, whole.image, numbers.image)
     groups = whole.groups
     if whole.batch_groups > 1:
         image, groups = _groups_to_features(scope, image, whole.batch_groups), whole.batch_groups
@@ -258,8 +252,7 @@ def _convolve(scope: Scope, operation: Operation, whole: _Convolution) -> Array:
             image.element == "i32" and 1 <= n <= 2 and groups == 1
         )
         if scope.for_onnx:
-            dtypes = ("float16", "float32", "int8", "uint8")
-            is_flat = whole.image.dtype.name in dtypes and n > 0
+            is_flat = image.element in ("f16", "f32", "i8", "ui8") and n > 0
         if is_flat and scope.for_onnx:
             result = convolve_in_onnx(scope, image, kernel, axes, groups)
         elif is_flat:
@@ -274,7 +267,7 @@ def _convolve(scope: Scope, operation: Operation, whole: _Convolution) -> Array:
                 )
             result = convolve_by_positions(scope, image, kernel, axes, groups)
     if n == 1 and result.rank == 4:
-        result = with_sizes(scope, result, (result.sizes[0], *result.sizes[2:]))
+        result = reshape_whole(scope, result, (result.sizes[0], *result.sizes[2:]))
     return _order_result(scope, result, range(n + 2), numbers)
 
 
@@ -284,7 +277,7 @@ def _misreads_rows(whole: _Convolution) -> bool:
     It does if the stride is larger in rows than between them, each group has one channel, and
     rows of the result have one element.
     """
-    if len(whole.axes) != 2 or whole.kernel_sizes[whole.numbers.kernel[-2]] != 1:
+    if len(whole.axes) != 2 or whole.kernel.sizes[whole.numbers.kernel[-2]] != 1:
         return False
     between, within = whole.axes
     may_be_one = within.result == 1 or not isinstance(within.result, int)
@@ -309,7 +302,7 @@ def _kernel(
     scope: Scope, whole: _Convolution, order: Sequence[int], reverse: Sequence[int]
 ) -> Array:
     axes = [whole.numbers.kernel[i] for i in order]
-    return _order_axes(scope, whole.kernel, whole.kernel_sizes, axes, reverse)
+    return _order_axes(scope, whole.kernel, axes, reverse)
 
 
 def _order_result(scope: Scope, result: Array, layout: Sequence[int], numbers: _Numbers) -> Array:
@@ -327,16 +320,16 @@ def _is_transposed(whole: _Convolution, image: Array, groups: int) -> bool:
         return False
     spread = {axis.spread for axis in axes if not axis.size == axis.window == axis.result == 1}
     if groups > 1:
-        out = whole.kernel_sizes[numbers.kernel[-1]]
+        out = whole.kernel.sizes[numbers.kernel[-1]]
         is_deep = groups == image.sizes[-1] == out and len(axes) <= 2
         return is_deep and len(spread) == 1 and spread != {1}
     if spread - {1}:
         return True
     # The transposed form is as fast, and avoids transposing and reversing the kernel.
-    live = {axis for axis in numbers.kernel[:-2] if whole.kernel_sizes[axis] != 1}
+    live = {axis for axis in numbers.kernel[:-2] if whole.kernel.sizes[axis] != 1}
     swapped = (*numbers.kernel[:-2], numbers.kernel[-1], numbers.kernel[-2])
     is_reversed = bool(live) and whole.backwards == live
-    return is_reversed and _is_sorted(whole.kernel_sizes, swapped)
+    return is_reversed and _is_sorted(whole.kernel.sizes, swapped)
 
 
 def _is_gradient_for_kernel(whole: _Convolution) -> bool:
@@ -350,7 +343,7 @@ def _is_gradient_for_kernel(whole: _Convolution) -> bool:
         return False
     if groups > 1 and not (
         groups <= _MAX_SEPARATE_GROUPS
-        or (groups == whole.image_sizes[whole.numbers.image[0]] and len(axes) <= 2)
+        or (groups == whole.image.sizes[whole.numbers.image[0]] and len(axes) <= 2)
     ):
         return False
     windows = math.prod(axis.extent for axis in axes)
@@ -365,15 +358,15 @@ def _gradient_for_kernel(scope: Scope, whole: _Convolution) -> Array:
     batch, *spatial, feature = whole.numbers.image
     *window, inner, out = whole.numbers.kernel
     # The summed axis is the batch of the convolution whose gradient this is.
-    image = _order_axes(scope, whole.image, whole.image_sizes, (feature, *spatial, batch))
-    cotangent = _order_axes(scope, whole.kernel, whole.kernel_sizes, (inner, *window, out))
+    image = _order_axes(scope, whole.image, (feature, *spatial, batch))
+    cotangent = _order_axes(scope, whole.kernel, (inner, *window, out))
     axes = whole.axes
     if n == 1:
         image, cotangent = with_row(scope, image, 1), with_row(scope, cotangent, 1)
         axes = (Axis(1, 1), *axes)
     result = correlate(scope, image, cotangent, axes, whole.batch_groups)
     if n == 1:
-        result = with_sizes(scope, result, result.sizes[1:])
+        result = reshape_whole(scope, result, result.sizes[1:])
     return _order_result(scope, result, (*range(1, n + 1), 0, n + 1), whole.numbers)
 
 
@@ -394,18 +387,14 @@ def _is_sorted(sizes: Sequence[Dim], order: Sequence[int]) -> bool:
 
 
 def _order_axes(
-    scope: Scope,
-    tensor: ops.Tensor,
-    sizes: Sequence[Dim],
-    order: Sequence[int],
-    reverse: Sequence[int] = (),
+    scope: Scope, array: Array, order: Sequence[int], reverse: Sequence[int] = ()
 ) -> Array:
-    """Transposes a tensor to an order of axes, then reverses some of them."""
-    new_sizes = tuple(sizes[axis] for axis in order)
-    if _is_sorted(sizes, order):
-        moved = with_ones(scope, tensor, sizes, new_sizes)
+    """Transposes an array to an order of axes, then reverses some of them."""
+    tensor, sizes = scope.tensor(array), tuple(array.sizes[axis] for axis in order)
+    if _is_sorted(array.sizes, order):
+        tensor = with_ones(scope, tensor, array.sizes, sizes)
     else:
-        moved = ops.transpose(tensor, order)
+        tensor = ops.transpose(tensor, order)
     if reverse:
-        moved = reverse_axes(scope, moved, reverse)
-    return Array(ELEMENTS[tensor.dtype.name], new_sizes, scope.set_shape(moved, new_sizes))
+        tensor = reverse_axes(scope, tensor, reverse)
+    return Array(array.element, sizes, scope.set_shape(tensor, sizes))

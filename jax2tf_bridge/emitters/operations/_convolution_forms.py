@@ -11,8 +11,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jax2tf_bridge.emitters._array import Array, zeros
-from jax2tf_bridge.emitters._movement import pad, reshape, resize, slice_array, transpose, with_ones
+from jax2tf_bridge.emitters._array import Array, Arrays, zeros
+from jax2tf_bridge.emitters._movement import (
+    pad,
+    reshape,
+    reshape_whole,
+    resize,
+    slice_array,
+    transpose,
+)
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Scope
 from jax2tf_bridge.emitters.formulas.conversions import exact_dtype
@@ -83,17 +90,7 @@ def in_planes(
 
 def with_row(scope: Scope, array: Array, place: int) -> Array:
     """Adds an axis of size 1."""
-    return with_sizes(scope, array, (*array.sizes[:place], 1, *array.sizes[place:]))
-
-
-def with_sizes(scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
-    """Reshapes a tensor; the result has known sizes."""
-    tensor = scope.tensor(array)
-    if [size for size in array.sizes if size != 1] == [size for size in sizes if size != 1]:
-        tensor = with_ones(scope, tensor, array.sizes, sizes)
-    else:
-        tensor = ops.reshape(tensor, scope.sizes.reshape_shape(sizes))
-    return Array(array.element, tuple(sizes), scope.set_shape(tensor, sizes))
+    return reshape_whole(scope, array, (*array.sizes[:place], 1, *array.sizes[place:]))
 
 
 def convolve(scope: Scope, image: Array, kernel: Array, axes: Sequence[Axis], groups: int) -> Array:
@@ -240,7 +237,7 @@ def correlate(
             padding=padding,
         )
         deep = _array(scope, image, tensor, (*window, features, out // groups))
-        return with_sizes(scope, deep, sizes)
+        return reshape_whole(scope, deep, sizes)
     function = (
         ops.raw_ops.Conv2DBackpropFilter if len(axes) == 2 else ops.raw_ops.Conv3DBackpropFilterV2
     )
@@ -291,7 +288,7 @@ def convolve_by_positions(
     return _array(scope, image, tensor, sizes)
 
 
-def _join(scope: Scope, parts: Sequence[Array], groups: int) -> Array:
+def _join(scope: Scope, parts: Arrays, groups: int) -> Array:
     """Joins the features of images, group by group."""
     *outer, features = parts[0].sizes
     if groups > 1:
@@ -338,7 +335,7 @@ def _by_groups(
     if groups == 1:
         return function(left, right)
     pairs = zip(ops.split(left, groups, -1), ops.split(right, groups, -1), strict=True)
-    return ops.concat([function(one, other) for one, other in pairs], -1)
+    return ops.concat([function(x, y) for x, y in pairs], -1)
 
 
 def _find_shared(axes: Sequence[Axis], strides: Sequence[int]) -> int | None:
@@ -354,7 +351,7 @@ def _find_shared(axes: Sequence[Axis], strides: Sequence[int]) -> int | None:
 def _deep_kernel(scope: Scope, kernel: Array, groups: int) -> ops.Tensor:
     """Reshapes a kernel of groups with one input feature to [*spatial, in, multiplier]."""
     each = math.prod(kernel.sizes[-2:]) // groups
-    return scope.tensor(with_sizes(scope, kernel, (*kernel.sizes[:-2], groups, each)))
+    return scope.tensor(reshape_whole(scope, kernel, (*kernel.sizes[:-2], groups, each)))
 
 
 def _with_holes(

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jax2tf_bridge.bytecode import Operation
-from jax2tf_bridge.emitters._array import Array
-from jax2tf_bridge.emitters._movement import with_ones
+from jax2tf_bridge.emitters._array import Array, Arrays
+from jax2tf_bridge.emitters._movement import reshape_tensor, with_ones
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Scope, emits
 from jax2tf_bridge.emitters.formulas.conversions import (
@@ -54,12 +54,12 @@ class _Labelled:
 
 
 @emits("dot_general")
-def _dot_general(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _dot_general(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     return contract(
         scope,
         operands[0],
         operands[1],
-        operation.results[0].tensor.element,
+        operation.result_type.element,
         batch=(
             operation.ints("lhs_batching_dimensions"),
             operation.ints("rhs_batching_dimensions"),
@@ -191,7 +191,7 @@ def _product(
     new_sizes = tuple(sizes[x] for x in labels)
     outer = tuple(sizes[x] for x in (*both, *batches))
     result = (*outer, math.prod(sizes[x] for x in rows), math.prod(sizes[x] for x in right_alone))
-    return _Labelled(_reshape(scope, tensor, result, new_sizes), labels, new_sizes)
+    return _Labelled(reshape_tensor(scope, tensor, result, new_sizes), labels, new_sizes)
 
 
 def _known(left: Dim, right: Dim) -> Dim:
@@ -206,9 +206,9 @@ def _size_of_both(left: _Labelled, right: _Labelled, label: str) -> Dim:
 
 
 def _by_element(
-    scope: Scope, left: _Labelled, right: _Labelled, kept: Sequence[str], sums: Sequence[str]
+    scope: Scope, left: _Labelled, right: _Labelled, outer: Sequence[str], sums: Sequence[str]
 ) -> _Labelled:
-    labels = (*kept, *sums)
+    labels = (*outer, *sums)
     dtype = left.tensor.dtype
     exact = exact_dtype(dtype) if sums else dtype
     factors = [
@@ -216,9 +216,9 @@ def _by_element(
     ]
     product = ops.multiply(*factors)
     if sums:
-        product = ops.cast(ops.reduce_sum(product, list(range(len(kept), len(labels)))), dtype)
-    sizes = tuple(_size_of_both(left, right, x) for x in kept)
-    return _Labelled(product, tuple(kept), sizes)
+        product = ops.cast(ops.reduce_sum(product, list(range(len(outer), len(labels)))), dtype)
+    sizes = tuple(_size_of_both(left, right, x) for x in outer)
+    return _Labelled(product, tuple(outer), sizes)
 
 
 def _least_moved(
@@ -276,20 +276,12 @@ def _group(
 ) -> ops.Tensor:
     sizes = [side.size(x) for x in outer]
     sizes += [math.prod(side.size(x) for x in group) for group in groups]
-    return _reshape(scope, side.tensor, side.sizes, sizes)
-
-
-def _reshape(
-    scope: Scope, tensor: ops.Tensor, sizes: Sequence[Dim], new_sizes: Sequence[Dim]
-) -> ops.Tensor:
-    if [size for size in sizes if size != 1] == [size for size in new_sizes if size != 1]:
-        return with_ones(scope, tensor, sizes, new_sizes)
-    return scope.set_shape(ops.reshape(tensor, scope.sizes.reshape_shape(new_sizes)), new_sizes)
+    return reshape_tensor(scope, side.tensor, side.sizes, sizes)
 
 
 @emits("einsum", "unary_einsum")
-def _einsum(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
-    element = operation.results[0].tensor.element
+def _einsum(scope: Scope, operation: Operation, operands: Arrays) -> Array:
+    element = operation.result_type.element
     dtype = exact_dtype(accumulation_dtype(operands[0].element, operands[-1].element, element))
     tensors = [to_accumulation(scope.tensor(array), dtype) for array in operands]
     equation = operation.text("einsum_config")
@@ -299,7 +291,7 @@ def _einsum(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Ar
 
 
 def _sizes_of_equation(
-    scope: Scope, operation: Operation, equation: str, operands: Sequence[Array]
+    scope: Scope, operation: Operation, equation: str, operands: Arrays
 ) -> tuple[Dim, ...]:
     inputs, _, output = equation.replace(" ", "").partition("->")
     terms = inputs.split(",")

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from jax2tf_bridge.bytecode import Operation
-from jax2tf_bridge.emitters._array import Array
+from jax2tf_bridge.emitters._array import Array, Arrays
 from jax2tf_bridge.emitters._movement import (
     compact_sizes,
     concatenate,
     iota,
-    move,
     reshape,
     resize,
+    select,
     slice_array,
 )
 from jax2tf_bridge.emitters._ops import ops
@@ -32,14 +33,14 @@ small arrays a copy is as fast as another operation."""
 
 
 @emits("dynamic_slice")
-def _dynamic_slice(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _dynamic_slice(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     array, *starts = operands
     sizes = operation.ints("slice_sizes")
     return slice_at(scope, array, clamp_starts(scope, array, starts, sizes), sizes)
 
 
 def clamp_starts(
-    scope: Scope, array: Array, starts: Sequence[Array], sizes: Sequence[Dim]
+    scope: Scope, array: Array, starts: Arrays, sizes: Sequence[Dim]
 ) -> dict[int, Array]:
     """Clamps starts so that slices lie within an array; omits axes that are taken whole."""
     return {
@@ -128,7 +129,7 @@ def _slice_tensor(
 
 
 @emits("dynamic_update_slice")
-def _dynamic_update_slice(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _dynamic_update_slice(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     array, update, *starts = operands
     return update_at(scope, array, update, clamp_starts(scope, array, starts, update.sizes))
 
@@ -193,11 +194,7 @@ def _select(scope: Scope, array: Array, update: Array, starts: Mapping[int, _Sta
         ops.equal(scope.compact(iota(scope, "i32", array.sizes, axis)), _scalar(scope, start))
         for axis, start in starts.items()
     ]
-    mask = functools.reduce(ops.logical_and, flags)
-    tensor = move(
-        lambda new, old: scope.choose(mask, new, old), scope.compact(update), scope.tensor(array)
-    )
-    return scope.new_array(tensor, array.element, array.sizes)
+    return select(scope, functools.reduce(operator.and_, flags), update, scope.full(array))
 
 
 def _assemble(scope: Scope, array: Array, update: Array, starts: Mapping[int, _Start]) -> Array:

@@ -15,14 +15,14 @@ import numpy as np
 
 from jax2tf_bridge._dtypes import dtype_of_element
 from jax2tf_bridge.bytecode import Operation
-from jax2tf_bridge.emitters._array import Array, graph_dtype, has_dtype
-from jax2tf_bridge.emitters._folding import convert_known, fold
+from jax2tf_bridge.emitters._array import Array, Arrays, graph_dtype, has_dtype
+from jax2tf_bridge.emitters._folding import convert_array, fold
 from jax2tf_bridge.emitters._movement import resize
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Emitter, OperationEmitter, Scope, emits
 from jax2tf_bridge.emitters._sizes import broadcast_sizes
 from jax2tf_bridge.emitters.formulas import converter_forms, converter_integers, floats, integers
-from jax2tf_bridge.emitters.formulas.conversions import bitcast, convert
+from jax2tf_bridge.emitters.formulas.conversions import bitcast
 from jax2tf_bridge.rewriting import BFLOAT16_BITS, FLOOR_DIVIDE, FLOOR_MODULO, SIGN_BITS, SQUARE
 
 TensorFunction = Callable[..., ops.Tensor]
@@ -39,13 +39,13 @@ _OF_BITS = frozenset(
 
 
 def emit_elementwise(
-    scope: Scope, operation: Operation, operands: Sequence[Array], function: TensorFunction
+    scope: Scope, operation: Operation, operands: Arrays, function: TensorFunction
 ) -> Array:
     """Applies a broadcasting function to compact forms; operations on sizes are folded."""
     result = fold(scope, operation, operands)
     if result is not None:
         return result
-    element = operation.results[0].tensor.element
+    element = operation.result_type.element
     sizes = broadcast_sizes(operands)
     if scope.for_litert and len(sizes) > integers.MAX_AXES and operation.name in _OF_BITS:
         flat = [
@@ -53,8 +53,7 @@ def emit_elementwise(
         ]
         result = ops.reshape(_in_wider_floats(element, function, flat), scope.sizes.shape(sizes))
         return scope.new_array(result, element, sizes)
-    tensors = [scope.compact(array) for array in operands]
-    result = _in_wider_floats(element, function, tensors)
+    result = _in_wider_floats(element, function, [scope.compact(array) for array in operands])
     return scope.new_array(result, element, sizes)
 
 
@@ -75,32 +74,30 @@ def _is_tiny(tensor: ops.Tensor) -> bool:
 def _by_kind(
     name: str,
     *,
-    flags: TensorFunction | None = None,
-    integers: Kernel | None = None,
-    floats: TensorFunction | None = None,
-    complexes: TensorFunction | None = None,
+    flag: TensorFunction | None = None,
+    integer: Kernel | None = None,
+    real: TensorFunction | None = None,
+    complex_: TensorFunction | None = None,
 ) -> OperationEmitter:
     """Makes an emitter that chooses a function by the kind of the operands' dtype.
 
-    Complex numbers use the function for floats if they have none of their own.
+    Complex numbers use the function of real ones if they have none of their own.
     """
 
     @emits(name)
-    def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    def emit(scope: Scope, operation: Operation, operands: Arrays) -> Array:
         element = operands[-1].element
         kind = dtype_of_element(element).kind
-        result: TensorFunction | None
+        function = flag
         if kind in ("int", "uint"):
-            kernel = (scope.for_converters and _CONVERTER_INTEGERS.get(name)) or integers
-            result = None if kernel is None else functools.partial(kernel, element)
-        elif kind == "bool":
-            result = flags
-        else:
-            result = (scope.for_converters and _CONVERTER_FLOATS.get(name)) or floats
-            result = (complexes or result) if kind == "complex" else result
-        if result is None:
+            kernel = (scope.for_converters and _CONVERTER_INTEGERS.get(name)) or integer
+            function = None if kernel is None else functools.partial(kernel, element)
+        elif kind != "bool":
+            function = (scope.for_converters and _CONVERTER_FLOATS.get(name)) or real
+            function = (complex_ or function) if kind == "complex" else function
+        if function is None:
             scope.fail(operation, f"{scope.runtime} has none for elements of type {element}")
-        return emit_elementwise(scope, operation, operands, result)
+        return emit_elementwise(scope, operation, operands, function)
 
     return emit
 
@@ -117,7 +114,7 @@ def _wrap_result(function: TensorFunction) -> Kernel:
 def elementwise(function: TensorFunction) -> Emitter:
     """Makes an emitter that applies a broadcasting function, for every element type."""
 
-    def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    def emit(scope: Scope, operation: Operation, operands: Arrays) -> Array:
         return emit_elementwise(scope, operation, operands, function)
 
     return emit
@@ -136,10 +133,10 @@ _COMPARISONS: Mapping[str, Callable[..., ops.Tensor]] = MappingProxyType(
 # TensorFlow cannot order bools; false comes before true.
 _FLAG_COMPARISONS: Mapping[str, Callable[..., ops.Tensor]] = MappingProxyType(
     {
-        "LT": lambda x, y: ops.logical_and(ops.logical_not(x), y),
-        "LE": lambda x, y: ops.logical_or(ops.logical_not(x), y),
-        "GT": lambda x, y: ops.logical_and(x, ops.logical_not(y)),
-        "GE": lambda x, y: ops.logical_or(x, ops.logical_not(y)),
+        "LT": lambda x, y: ~x & y,
+        "LE": lambda x, y: ~x | y,
+        "GT": lambda x, y: x & ~y,
+        "GE": lambda x, y: x | ~y,
     }
 )
 
@@ -148,7 +145,7 @@ def _is_total_order(operation: Operation) -> bool:
     return operation.attributes.get("compare_type") == "TOTALORDER"
 
 
-def _compare_exactly(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Any:
+def _compare_exactly(scope: Scope, operation: Operation, operands: Arrays) -> Any:
     """Compares large integers, and floats in total order, by forms for converters."""
     element = operands[0].element
     direction = operation.text("comparison_direction")
@@ -163,7 +160,7 @@ def _compare_exactly(scope: Scope, operation: Operation, operands: Sequence[Arra
 
 
 @emits("compare", for_converters=_compare_exactly)
-def _compare(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _compare(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     direction, is_total_order = operation.text("comparison_direction"), _is_total_order(operation)
 
     def function(x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
@@ -179,7 +176,7 @@ def _clamp(low: ops.Tensor, x: ops.Tensor, high: ops.Tensor) -> ops.Tensor:
     return ops.minimum(ops.maximum(x, low), high)
 
 
-def _clamp_exactly(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _clamp_exactly(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     low, x, high = operands
     is_small = all(map(converter_integers.is_small, (low, high)))
     is_exact = is_small and not integers.is_unsigned(x.element)
@@ -200,28 +197,9 @@ _emit_select = emits("select", for_converters=elementwise(converter_forms.choose
 )
 
 
-def _convert_exactly(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Any:
-    (array,) = operands
-    element = operation.results[0].tensor.element
-    if (
-        array.element != "ui32"
-        or dtype_of_element(element).kind != "float"
-        or array.known is not None
-    ):
-        return _convert.emit(scope, operation, operands)
-    function = functools.partial(converter_integers.to_float, dtype=graph_dtype(element))
-    return emit_elementwise(scope, operation, operands, function)
-
-
-@emits("convert", for_converters=_convert_exactly)
-def _convert(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
-    (array,) = operands
-    element = operation.results[0].tensor.element
-    result = convert_known(scope, array, element)
-    if result is not None:
-        return result
-    tensor = convert(array.element, element, scope.compact(array))
-    return scope.new_array(tensor, element, array.sizes)
+@emits("convert")
+def _convert(scope: Scope, operation: Operation, operands: Arrays) -> Array:
+    return convert_array(scope, operands[0], operation.result_type.element)
 
 
 def _has_bits(element: str) -> bool:
@@ -231,9 +209,9 @@ def _has_bits(element: str) -> bool:
 
 
 @emits("bitcast_convert")
-def _bitcast_convert(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _bitcast_convert(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     (array,) = operands
-    kind = operation.results[0].tensor
+    kind = operation.result_type
     bits, new_bits = array.row.bits, dtype_of_element(kind.element).bits
     if array.element == kind.element:
         return array
@@ -252,26 +230,26 @@ def _bitcast_convert(scope: Scope, operation: Operation, operands: Sequence[Arra
 
 
 @emits(BFLOAT16_BITS)
-def _bits_of_bfloat16(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _bits_of_bfloat16(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     scope.fail(operation, "for converters bfloat16 is float32, which has other bits")
 
 
 @emits("reduce_precision")
-def _reduce_precision(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _reduce_precision(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     bits = {name: operation.int(name) for name in ("exponent_bits", "mantissa_bits")}
     function = functools.partial(floats.reduce_precision, **bits)
     return emit_elementwise(scope, operation, operands, function)
 
 
 @emits("map")
-def _map(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+def _map(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
     sizes = broadcast_sizes(operands)
     result = scope.new_region().run(operation.regions[0], operands)
     return [resize(array, sizes) for array in result]
 
 
 @emits(FLOOR_DIVIDE, FLOOR_MODULO)
-def _round_down(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _round_down(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     """Divides integers, or takes the remainder, rounding down.
 
     TensorFlow's own functions fail for a divisor of 0, and some runtimes round them to zero.
@@ -293,7 +271,7 @@ def _round_down(scope: Scope, operation: Operation, operands: Sequence[Array]) -
         else:
             signs = [integers.sign(element, v) if is_quotient else v < zero for v in (x, y)]
             has_remainder = ops.not_equal(remainder, zero)
-            is_rounded_up = ops.logical_and(has_remainder, ops.not_equal(*signs))
+            is_rounded_up = has_remainder & ops.not_equal(*signs)
         if not is_quotient:
             return select(is_rounded_up, integers.wrap(element, remainder + y), remainder)
         quotient = kernels.divide(element, x, y)
@@ -303,9 +281,9 @@ def _round_down(scope: Scope, operation: Operation, operands: Sequence[Array]) -
 
 
 @emits(*SIGN_BITS)
-def _emit_sign_bit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _emit_sign_bit(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     (array,) = operands
-    element = operation.results[0].tensor.element
+    element = operation.result_type.element
     bit = ops.cast(converter_forms.is_negative(scope.compact(array)), graph_dtype(element))
     sign = integers.constant_like(bit, SIGN_BITS[operation.name])
     return scope.new_array(bit * sign, element, array.sizes)
@@ -338,64 +316,59 @@ _CONVERTER_FLOATS: Mapping[str, TensorFunction] = MappingProxyType(
     }
 )
 _BY_KIND = (
-    _by_kind("abs", integers=integers.absolute, floats=ops.abs),
-    _by_kind("add", flags=ops.logical_or, integers=_wrap_result(ops.add), floats=ops.add),
-    _by_kind("and", flags=ops.logical_and, integers=_for_any_element(ops.bitwise.bitwise_and)),
-    _by_kind("atan2", floats=floats.arctan2),
-    _by_kind("cbrt", floats=floats.cube_root),
-    _by_kind("ceil", floats=ops.math.ceil),
-    _by_kind("complex", floats=ops.complex),
-    _by_kind("cosine", floats=ops.cos),
-    _by_kind("count_leading_zeros", integers=integers.count_leading_zeros),
-    _by_kind(
-        "divide",
-        integers=integers.divide,
-        floats=ops.divide,
-        complexes=floats.complex_divide,
-    ),
-    _by_kind("exponential", floats=ops.exp),
-    _by_kind("exponential_minus_one", floats=floats.expm1),
-    _by_kind("floor", floats=ops.floor),
-    _by_kind("imag", floats=ops.zeros_like, complexes=ops.math.imag),
-    _by_kind("is_finite", floats=ops.math.is_finite),
-    _by_kind("log", floats=ops.math.log),
-    _by_kind("log_plus_one", floats=floats.log1p),
-    _by_kind("logistic", floats=ops.sigmoid),
+    _by_kind("abs", integer=integers.absolute, real=ops.abs),
+    _by_kind("add", flag=ops.logical_or, integer=_wrap_result(ops.add), real=ops.add),
+    _by_kind("and", flag=ops.logical_and, integer=_for_any_element(ops.bitwise.bitwise_and)),
+    _by_kind("atan2", real=ops.math.atan2, complex_=floats.complex_arctan2),
+    _by_kind("cbrt", real=floats.cube_root),
+    _by_kind("ceil", real=ops.math.ceil),
+    _by_kind("complex", real=ops.complex),
+    _by_kind("cosine", real=ops.cos),
+    _by_kind("count_leading_zeros", integer=integers.count_leading_zeros),
+    _by_kind("divide", integer=integers.divide, real=ops.divide, complex_=floats.complex_divide),
+    _by_kind("exponential", real=ops.exp),
+    _by_kind("exponential_minus_one", real=ops.math.expm1, complex_=floats.complex_expm1),
+    _by_kind("floor", real=ops.floor),
+    _by_kind("imag", real=ops.zeros_like, complex_=ops.math.imag),
+    _by_kind("is_finite", real=ops.math.is_finite),
+    _by_kind("log", real=ops.math.log),
+    _by_kind("log_plus_one", real=ops.math.log1p, complex_=floats.complex_log1p),
+    _by_kind("logistic", real=ops.sigmoid),
     _by_kind(
         "maximum",
-        flags=ops.logical_or,
-        integers=_for_any_element(ops.maximum),
-        floats=ops.maximum,
-        complexes=functools.partial(floats.complex_extremum, greater=True),
+        flag=ops.logical_or,
+        integer=_for_any_element(ops.maximum),
+        real=ops.maximum,
+        complex_=functools.partial(floats.complex_extremum, greater=True),
     ),
     _by_kind(
         "minimum",
-        flags=ops.logical_and,
-        integers=_for_any_element(ops.minimum),
-        floats=ops.minimum,
-        complexes=functools.partial(floats.complex_extremum, greater=False),
+        flag=ops.logical_and,
+        integer=_for_any_element(ops.minimum),
+        real=ops.minimum,
+        complex_=functools.partial(floats.complex_extremum, greater=False),
     ),
     _by_kind(
-        "multiply", flags=ops.logical_and, integers=_wrap_result(ops.multiply), floats=ops.multiply
+        "multiply", flag=ops.logical_and, integer=_wrap_result(ops.multiply), real=ops.multiply
     ),
-    _by_kind("negate", integers=integers.negative, floats=ops.negative),
-    _by_kind("not", flags=ops.logical_not, integers=integers.invert),
-    _by_kind("or", flags=ops.logical_or, integers=_for_any_element(ops.bitwise.bitwise_or)),
-    _by_kind("popcnt", integers=integers.population_count),
-    _by_kind("power", integers=integers.power, floats=floats.power),
-    _by_kind("real", floats=lambda x: x, complexes=ops.math.real),
-    _by_kind("remainder", integers=integers.remainder, floats=floats.remainder),
-    _by_kind("round_nearest_afz", floats=floats.round_away_from_zero),
-    _by_kind("round_nearest_even", floats=ops.round),
-    _by_kind("rsqrt", floats=floats.inverse_root),
-    _by_kind("shift_left", integers=integers.shift_left),
-    _by_kind("shift_right_arithmetic", integers=integers.shift_right_arithmetic),
-    _by_kind("shift_right_logical", integers=integers.shift_right_logical),
-    _by_kind("sign", integers=integers.sign, floats=floats.sign, complexes=floats.sign),
-    _by_kind("sine", floats=ops.sin),
-    _by_kind("sqrt", floats=ops.sqrt),
-    _by_kind("subtract", integers=integers.subtract, floats=ops.subtract),
-    _by_kind("tan", floats=ops.tan),
-    _by_kind("tanh", floats=ops.tanh),
-    _by_kind("xor", flags=ops.not_equal, integers=_for_any_element(ops.bitwise.bitwise_xor)),
+    _by_kind("negate", integer=integers.negative, real=ops.negative),
+    _by_kind("not", flag=ops.logical_not, integer=integers.invert),
+    _by_kind("or", flag=ops.logical_or, integer=_for_any_element(ops.bitwise.bitwise_or)),
+    _by_kind("popcnt", integer=integers.population_count),
+    _by_kind("power", integer=integers.power, real=ops.pow, complex_=floats.complex_power),
+    _by_kind("real", real=lambda x: x, complex_=ops.math.real),
+    _by_kind("remainder", integer=integers.remainder, real=floats.remainder),
+    _by_kind("round_nearest_afz", real=floats.round_away_from_zero),
+    _by_kind("round_nearest_even", real=ops.round),
+    _by_kind("rsqrt", real=ops.math.rsqrt, complex_=floats.complex_rsqrt),
+    _by_kind("shift_left", integer=integers.shift_left),
+    _by_kind("shift_right_arithmetic", integer=integers.shift_right_arithmetic),
+    _by_kind("shift_right_logical", integer=integers.shift_right_logical),
+    _by_kind("sign", integer=integers.sign, real=floats.sign, complex_=floats.complex_sign),
+    _by_kind("sine", real=ops.sin),
+    _by_kind("sqrt", real=ops.sqrt),
+    _by_kind("subtract", integer=integers.subtract, real=ops.subtract),
+    _by_kind("tan", real=ops.tan),
+    _by_kind("tanh", real=ops.tanh),
+    _by_kind("xor", flag=ops.not_equal, integer=_for_any_element(ops.bitwise.bitwise_xor)),
 )

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from jax2tf_bridge.bytecode import Operation
-from jax2tf_bridge.emitters._array import Array
+from jax2tf_bridge.emitters._array import Array, Arrays
 from jax2tf_bridge.emitters._movement import (
     broadcast,
     pad_to,
@@ -46,7 +46,7 @@ _Taken: TypeAlias = "tuple[Array, list[int | None]]"
 
 
 @emits("gather", "dynamic_gather")
-def _gather(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _gather(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     (array,), indices, lengths = split_operands(operation, operands)
     slices = Slices.read(operation, _NAMES, array.rank, indices[0].rank)
     slice_sizes: Sequence[Dim] = (
@@ -68,7 +68,7 @@ def _gather(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Ar
         result[axis] = size
     for axis, place in slices.window_axes.items():
         result[place] = sizes[axis]
-    result = list(fill_sizes(operation.results[0].tensor.shape, result))
+    result = list(fill_sizes(operation.result_type.shape, result))
     if 0 in result:
         return broadcast(scope, array, result, [])
 
@@ -190,7 +190,7 @@ def _progression(index: Array) -> tuple[int, int] | None:
 
 
 @emits("torch_index_select")
-def _index_select(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _index_select(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     array, indices = operands
     count, axis = operation.int("batch_dims"), operation.int("dim")
     index = clamp(scope, indices, array.sizes[axis] - 1)

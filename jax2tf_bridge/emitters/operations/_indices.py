@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from jax2tf_bridge.bytecode import Operation
-from jax2tf_bridge.emitters._array import Array, make_integer, zeros
+from jax2tf_bridge.emitters._array import Array, Arrays, make_integer, zeros
 from jax2tf_bridge.emitters._movement import (
     broadcast,
     concatenate,
@@ -69,15 +69,15 @@ class Slices:
             axis - (axis > vector_axis) for axis in operation.ints(indices_batching, absent=())
         ]
         without_window = {*operation.ints(collapsed), *array_axes}
-        kept = [axis for axis in range(rank) if axis not in without_window]
+        slice_axes = [axis for axis in range(rank) if axis not in without_window]
         window_axes = operation.ints(window)
-        result_rank = indices_rank - (vector_axis < indices_rank) + len(kept)
+        result_rank = indices_rank - (vector_axis < indices_rank) + len(slice_axes)
         return Slices(
             vector_axis,
             operation.ints(index_map),
             dict(zip(array_axes, batch, strict=True)),
             tuple(axis for axis in range(result_rank) if axis not in window_axes),
-            dict(zip(kept, window_axes, strict=True)),
+            dict(zip(slice_axes, window_axes, strict=True)),
         )
 
     @property
@@ -95,7 +95,7 @@ class Slices:
         """Axes of the result or the updates that are the grid."""
         return [*self.batch_axes, *(self.window_axes[axis] for axis in self.spread)]
 
-    def component(self, scope: Scope, indices: Sequence[Array], axis: int) -> Array:
+    def component(self, scope: Scope, indices: Arrays, axis: int) -> Array:
         """Returns the component of the index vectors for an axis of the array."""
         return component(scope, indices, self.vector_axis, self.index_map.index(axis))
 
@@ -127,9 +127,7 @@ def slice_axis(
     return fit_sizes(scope, result, (*array.sizes[:axis], size, *array.sizes[axis + 1 :]))
 
 
-def split_operands(
-    operation: Operation, operands: Sequence[Array]
-) -> tuple[Sequence[Array], Sequence[Array], Sequence[Array]]:
+def split_operands(operation: Operation, operands: Arrays) -> tuple[Arrays, Arrays, Arrays]:
     """Splits operands into the arrays, the parts of the index vectors, and the others."""
     count = operation.attributes.get(INDEX_OPERANDS, 1)
     assert isinstance(count, int), "the attribute is the rewriter's"
@@ -137,7 +135,7 @@ def split_operands(
     return operands[:start], operands[start : start + count], operands[start + count :]
 
 
-def component(scope: Scope, parts: Sequence[Array], axis: int, number: int) -> Array:
+def component(scope: Scope, parts: Arrays, axis: int, number: int) -> Array:
     """Takes one component of index vectors, whose parts lie side by side along an axis.
 
     Without an axis, the indices are the component.
@@ -152,8 +150,8 @@ def component(scope: Scope, parts: Sequence[Array], axis: int, number: int) -> A
     if indices.sizes[axis] == 1:
         return reshape(scope, indices, sizes)
     if indices.repeats(axis):
-        one = resize(indices, (*indices.sizes[:axis], 1, *indices.sizes[axis + 1 :]))
-        return reshape(scope, one, sizes)
+        single = resize(indices, (*indices.sizes[:axis], 1, *indices.sizes[axis + 1 :]))
+        return reshape(scope, single, sizes)
     place = axis - (indices.rank - len(indices.compact_shape))
     if indices.known is not None:
         return Array(
@@ -171,8 +169,8 @@ def clamp(scope: Scope, index: Array, limit: Dim) -> Array:
     if known is not None and known.size:
         if isinstance(limit, int):
             # uint64 is compared as Python integers.
-            kept = np.minimum(np.maximum(known.astype(object), 0), limit)
-            return Array("i32", index.sizes, known=kept.astype(np.int32))
+            numbers = np.minimum(np.maximum(known.astype(object), 0), limit)
+            return Array("i32", index.sizes, known=numbers.astype(np.int32))
         if known.min() >= 0 and scope.sizes.compare("GE", limit, int(known.max())):
             return Array("i32", index.sizes, known=known.astype(np.int32))
     if index.known is not None and index.rank == 0:
@@ -199,18 +197,18 @@ def widen_index(scope: Scope, index: Array) -> Array:
     return Array("i32", index.sizes, ops.cast(scope.compact(index), ops.int32))
 
 
-def flag_unchanged(scope: Scope, index: Array, kept: Array) -> Array | None:
+def flag_unchanged(scope: Scope, index: Array, result: Array) -> Array | None:
     """Returns which indices `clamp` did not change; None if all are known to be unchanged."""
-    if kept is index:
+    if result is index:
         return None
-    if index.known is not None and kept.known is not None:
-        same = np.asarray(index.known.astype(object) == kept.known.astype(object), bool)
+    if index.known is not None and result.known is not None:
+        same = np.asarray(index.known.astype(object) == result.known.astype(object), bool)
         if same.all():
             return None
-        if index.numbers is not None and kept.numbers is not None:
+        if index.numbers is not None and result.numbers is not None:
             return Array("i1", index.sizes, known=same)
     wide = scope.compact(widen_index(scope, index))
-    return Array("i1", index.sizes, ops.equal(wide, ops.cast(scope.compact(kept), wide.dtype)))
+    return Array("i1", index.sizes, ops.equal(wide, ops.cast(scope.compact(result), wide.dtype)))
 
 
 def combine_flags(
@@ -227,7 +225,7 @@ def combine_flags(
     return result
 
 
-def whole_vectors(scope: Scope, parts: Sequence[Array], axis: int) -> ops.Tensor | None:
+def whole_vectors(scope: Scope, parts: Arrays, axis: int) -> ops.Tensor | None:
     """Returns computed index vectors along the last axis, which need no changes; else None."""
     if axis != parts[0].rank - 1 or axis == 0:
         return None
@@ -246,7 +244,7 @@ def clamp_vectors(scope: Scope, vectors: ops.Tensor, limits: Sequence[Dim]) -> o
     )
 
 
-def index_vectors(scope: Scope, components: Sequence[Array]) -> ops.Tensor:
+def index_vectors(scope: Scope, components: Arrays) -> ops.Tensor:
     """Stacks components of equal sizes for ops.gather_nd."""
     constants = [scope.constant(component) for component in components]
     if all(constant is not None for constant in constants):
@@ -265,7 +263,7 @@ def is_too_deep(count: Dim) -> bool:
     return not isinstance(count, int) or count > _MAX_INDEX_COMPONENTS
 
 
-def flat_index(scope: Scope, components: Sequence[Array], sizes: Sequence[Dim]) -> Array:
+def flat_index(scope: Scope, components: Arrays, sizes: Sequence[Dim]) -> Array:
     """Combines indices of several axes into one index of the merged axis.
 
     It has 64 bits if the product of the sizes is unknown or exceeds 32 bits.

@@ -7,27 +7,20 @@ https://openxla.org/stablehlo/spec#batch_norm_grad and its neighbours.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from jax2tf_bridge.bytecode import Operation
-from jax2tf_bridge.emitters._array import Array
+from jax2tf_bridge.emitters._array import Array, Arrays
 from jax2tf_bridge.emitters._movement import broadcast
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Emitter, Scope, emits
 from jax2tf_bridge.emitters.formulas import converter_forms
 from jax2tf_bridge.emitters.operations._elementwise import elementwise
-from jax2tf_bridge.rewriting import (
-    BIAS_ADD,
-    FAKE_QUANTIZE,
-    LOG_SOFTMAX,
-    RELU,
-    RELU6,
-    SOFTMAX,
-)
+from jax2tf_bridge.rewriting import BIAS_ADD, FAKE_QUANTIZE, LOG_SOFTMAX, RELU, RELU6, SOFTMAX
 
 
 def _along_last_axis(function: Callable[[ops.Tensor], ops.Tensor]) -> Emitter:
-    def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    def emit(scope: Scope, operation: Operation, operands: Arrays) -> Array:
         (array,) = operands
         return scope.new_array(function(scope.tensor(array)), array.element, array.sizes)
 
@@ -35,7 +28,7 @@ def _along_last_axis(function: Callable[[ops.Tensor], ops.Tensor]) -> Emitter:
 
 
 @emits(BIAS_ADD)
-def _emit_bias_add(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _emit_bias_add(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     array, bias = operands
     tensor = ops.nn.bias_add(scope.tensor(array), scope.tensor(bias))
     return scope.new_array(tensor, array.element, array.sizes)
@@ -83,13 +76,13 @@ def _normalize(
 
 
 @emits("batch_norm_inference")
-def _inference(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _inference(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     operand, scale, offset, mean, variance = operands
     return _normalize(_Features(scope, operation, operand), scale, offset, mean, variance)
 
 
 @emits("batch_norm_training")
-def _training(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+def _training(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
     operand, scale, offset = operands
     features = _Features(scope, operation, operand)
     mean = features.reduce(ops.reduce_mean, features.x)
@@ -99,7 +92,7 @@ def _training(scope: Scope, operation: Operation, operands: Sequence[Array]) -> 
 
 
 @emits("batch_norm_grad")
-def _grad(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+def _grad(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
     operand, scale, mean, variance, cotangent = operands
     features = _Features(scope, operation, operand)
     ct = scope.tensor(cotangent)
@@ -117,7 +110,7 @@ _BITS = 8
 
 
 @emits(FAKE_QUANTIZE)
-def _emit_fake_quantize(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _emit_fake_quantize(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     array, scale, *zero_points = operands
     low, high = operation.int("low"), operation.int("high")
     x, step = scope.tensor(array), scope.compact(scale)

@@ -6,17 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from jax2tf_bridge.bytecode import Attribute, Operation
-from jax2tf_bridge.emitters._array import Array, graph_dtype, zeros
+from jax2tf_bridge.emitters._array import Array, Arrays, graph_dtype, zeros
+from jax2tf_bridge.emitters._folding import convert_array
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Emitter, Scope, emits
 from jax2tf_bridge.emitters.formulas import factorizations
-from jax2tf_bridge.emitters.formulas.conversions import convert
 from jax2tf_bridge.emitters.operations._calls import decompose
 from shape_poly import Dim
 
 _DTYPES = frozenset({"f32", "f64", "complex<f32>", "complex<f64>"})
 """Element types of matrices that ops.linalg can factor."""
-_ArrayEmitter: TypeAlias = "Callable[[Scope, Operation, Sequence[Array]], Array]"
+_ArrayEmitter: TypeAlias = "Callable[[Scope, Operation, Arrays], Array]"
 _NARROW = frozenset({"f16", "bf16"})
 """Element types of matrices that are computed as float32."""
 
@@ -24,24 +24,19 @@ _NARROW = frozenset({"f16", "bf16"})
 def _in_float32(emitter: _ArrayEmitter) -> _ArrayEmitter:
     """Makes an emitter compute matrices of narrow floats as float32."""
 
-    def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    def emit(scope: Scope, operation: Operation, operands: Arrays) -> Array:
         element = operands[-1].element
         if element not in _NARROW:
             return emitter(scope, operation, operands)
-        wide = [
-            scope.new_array(convert(x.element, "f32", scope.tensor(x)), "f32", x.sizes)
-            for x in operands
-        ]
-        result = emitter(scope, operation, wide)
-        tensor = convert("f32", element, scope.tensor(result))
-        return scope.new_array(tensor, element, result.sizes)
+        wide = [convert_array(scope, array, "f32") for array in operands]
+        return convert_array(scope, emitter(scope, operation, wide), element)
 
     return emit
 
 
 @emits("cholesky")
 @_in_float32
-def _cholesky(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _cholesky(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     (a,) = operands
     _check(scope, operation, operands)
     if 0 in a.sizes:
@@ -57,7 +52,7 @@ def _cholesky(scope: Scope, operation: Operation, operands: Sequence[Array]) -> 
 
 @emits("triangular_solve")
 @_in_float32
-def _triangular_solve(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _triangular_solve(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     a, b = operands
     _check(scope, operation, operands)
     if 0 in b.sizes:
@@ -89,7 +84,7 @@ def _read_triangle(operation: Operation) -> dict[str, Any]:
     }
 
 
-def _check(scope: Scope, operation: Operation, arrays: Sequence[Array]) -> None:
+def _check(scope: Scope, operation: Operation, arrays: Arrays) -> None:
     for array in arrays:
         if array.element not in _DTYPES:
             scope.fail(operation, f"{scope.runtime} has no kernel for matrices of {array.element}")
@@ -176,7 +171,7 @@ def _attributes(operation: Operation) -> Mapping[str, Attribute]:
 def _composite(function: _Function) -> Emitter:
     """Decomposes a composite of empty matrices, and of those that ops.linalg cannot factor."""
 
-    def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+    def emit(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
         results = None
         if operands[-1].element in _DTYPES and not _is_empty(operands[-1]):
             results = function(scope, operation, *operands)
@@ -242,7 +237,7 @@ _lu_composite = emits("jax2tf.lu")(_composite(_lu))
 
 
 def _call(function: Callable[..., _Results]) -> Emitter:
-    def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+    def emit(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
         # With open sizes, the shapes of the results are further operands.
         matrices = [array for array in operands if not array.row.is_integer]
         _check(scope, operation, matrices)
@@ -351,13 +346,13 @@ _orgqr = emits(*_lapack("sorgqr dorgqr cungqr zungqr"))(_call(_householder_produ
 
 
 @emits("fft")
-def _fft(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _fft(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     (array,) = operands
     kind = operation.text("fft_type")
     lengths = list(operation.ints("fft_length"))
     if not 1 <= len(lengths) <= 3:
         scope.fail(operation, f"{scope.runtime} transforms 1 to 3 axes, and not {len(lengths)}")
-    element = operation.results[0].tensor.element
+    element = operation.result_type.element
     lasts = {"RFFT": lengths[-1] // 2 + 1, "IRFFT": lengths[-1]}
     sizes = (*array.sizes[:-1], lasts.get(kind, array.sizes[-1]))
     if 0 in sizes or 0 in array.sizes:

@@ -16,11 +16,19 @@ from typing import Any
 import numpy as np
 
 from jax2tf_bridge.emitters._array import Array, graph_dtype
-from jax2tf_bridge.emitters._movement import fit_sizes, pad, pad_to, product, take_first, transpose
+from jax2tf_bridge.emitters._folding import convert_array
+from jax2tf_bridge.emitters._movement import (
+    fit_sizes,
+    pad,
+    pad_to,
+    product,
+    reshape_whole,
+    take_first,
+    transpose,
+)
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Scope
 from jax2tf_bridge.emitters.formulas.integers import constant_like
-from jax2tf_bridge.emitters.operations._reductions import convert_float
 from jax2tf_bridge.rewriting import Reducer
 from shape_poly import Dim
 
@@ -115,14 +123,6 @@ def neutral_element(reducer: Reducer, element: str) -> Array:
     return Array(element, (), known=number)
 
 
-def reshape_whole(scope: Scope, array: Array, sizes: tuple[Dim, ...]) -> Array:
-    """Reshapes an array; its tensor has all the sizes."""
-    if array.sizes == sizes:
-        return scope.full(array)
-    tensor = ops.reshape(scope.tensor(array), scope.sizes.reshape_shape(sizes))
-    return scope.new_array(tensor, array.element, sizes)
-
-
 @dataclass(frozen=True)
 class _Images:
     """Layout of an array as images.
@@ -187,7 +187,7 @@ def reduce_by_pool(scope: Scope, reducer: Reducer, array: Array, windows: Window
     if mode == "VALID":
         array = windows.pad(scope, array, neutral_element(reducer, element))
     if reducer.name == "add":
-        array = convert_float(scope, array, _POOLED_AS[element])
+        array = convert_array(scope, array, _POOLED_AS[element])
     if mode == "VALID":
         array = pad_to(scope, array, windows.extents)
         sizes = windows.without_padding.counts(scope, array.sizes)
@@ -200,7 +200,7 @@ def reduce_by_pool(scope: Scope, reducer: Reducer, array: Array, windows: Window
     else:
         pooled = _max_pool(scope, reducer.name, source, tensor, ksize, strides, mode)
     result = images.array(scope, pooled, array.element, sizes)
-    return convert_float(scope, take_first(scope, result, counts), element)
+    return convert_array(scope, take_first(scope, result, counts), element)
 
 
 def _has_pool(scope: Scope, reducer: Reducer, array: Array, windows: Windows) -> bool:

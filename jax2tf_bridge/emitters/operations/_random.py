@@ -7,14 +7,13 @@ ThreeFry, so it is expanded into arithmetic.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from jax2tf_bridge._dtypes import dtype_of_element
 from jax2tf_bridge.bytecode import Operation
-from jax2tf_bridge.emitters._array import Array, graph_dtype
+from jax2tf_bridge.emitters._array import Array, Arrays, graph_dtype
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Scope, emits
 from jax2tf_bridge.emitters.formulas.integers import wrap
@@ -32,9 +31,7 @@ _ELEMENTS = _FLOATS | _NARROW | {"i4", "i32", "i64", "ui4", "ui64"}
 
 
 @emits("rng_bit_generator", "stablehlo.dynamic_rng_bit_generator")
-def _rng_bit_generator(
-    scope: Scope, operation: Operation, operands: Sequence[Array]
-) -> list[Array]:
+def _rng_bit_generator(scope: Scope, operation: Operation, operands: Arrays) -> list[Array]:
     state, *shape = operands
     kind = operation.results[1].tensor
     sizes = scope.result_sizes(operation, *shape)
@@ -207,11 +204,11 @@ def _words(values: ops.Tensor) -> tuple[ops.Tensor, ops.Tensor]:
 
 
 @emits("rng")
-def _rng(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _rng(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     """Draws numbers without a key, which differ in each run, as in XLA."""
     # The operands of a normal distribution are its mean and deviation.
     low, high, shape = operands
-    kind = operation.results[0].tensor
+    kind = operation.result_type
     distribution = operation.text("rng_distribution")
     is_narrow = kind.element in _NARROW
     if distribution == "NORMAL" and kind.element in _FLOATS:
@@ -228,7 +225,7 @@ def _rng(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array
 
 
 @emits(RANDOM_UNIT)
-def _emit_random_unit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _emit_random_unit(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     (fraction,) = operands
     # The conversion through signed integers is exact.
     number = ops.cast(ops.cast(scope.compact(fraction), ops.int32), ops.float32)

@@ -10,7 +10,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from jax2tf_bridge.bytecode import Block, Operation
-from jax2tf_bridge.emitters._array import Array, graph_dtype
+from jax2tf_bridge.emitters._array import Array, Arrays, graph_dtype
+from jax2tf_bridge.emitters._folding import convert_array
 from jax2tf_bridge.emitters._movement import (
     broadcast,
     concatenate,
@@ -27,7 +28,7 @@ from jax2tf_bridge.emitters.formulas.integers import wrap
 from jax2tf_bridge.rewriting import COMBINE, EXTREME_AND_INDEX, REDUCE, Reducer
 from shape_poly import Dim
 
-Combine: TypeAlias = "Callable[[Scope, Sequence[Array], Sequence[Array]], list[Array]]"
+Combine: TypeAlias = "Callable[[Scope, Arrays, Arrays], list[Array]]"
 """Function that applies a reducer to arrays of equal sizes, elementwise, in this order."""
 
 _OF_FLAGS: Mapping[str, Callable[..., ops.Tensor]] = MappingProxyType(
@@ -44,9 +45,7 @@ _OF_NUMBERS: Mapping[str, Callable[..., ops.Tensor]] = MappingProxyType(
 _IDEMPOTENT = frozenset({"and", "or", "maximum", "minimum"})
 
 
-def _reduce_by_body(
-    scope: Scope, operation: Operation, operands: Sequence[Array]
-) -> Sequence[Array]:
+def _reduce_by_body(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
     half = len(operands) // 2
     arrays, inits = operands[:half], operands[half:]
     (block,) = operation.regions
@@ -57,14 +56,14 @@ _reduce = emits("reduce")(_reduce_by_body)
 
 
 @emits(REDUCE)
-def _reduce_from_identity(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _reduce_from_identity(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     reducer = Reducer(operation.text("reducer"), operation.text("element"))
     axes, keeps_axes = operation.ints("dimensions"), operation.flag("keeps_axes")
     return reduce_axes(scope, reducer, operands[0], axes, keeps_axes=keeps_axes)
 
 
 @emits(COMBINE)
-def _combine(scope: Scope, operation: Operation, operands: Sequence[Array]) -> list[Array]:
+def _combine(scope: Scope, operation: Operation, operands: Arrays) -> list[Array]:
     half = len(operands) // 2
     return make_combine(operation.regions[0])(scope, operands[:half], operands[half:])
 
@@ -72,7 +71,7 @@ def _combine(scope: Scope, operation: Operation, operands: Sequence[Array]) -> l
 def make_combine(block: Block) -> Combine:
     """Returns a function that applies the block of a reducer."""
 
-    def combine(scope: Scope, left: Sequence[Array], right: Sequence[Array]) -> list[Array]:
+    def combine(scope: Scope, left: Arrays, right: Arrays) -> list[Array]:
         sizes = max((array.sizes for array in (*left, *right)), key=len)
         results = scope.new_region().run(block, [*left, *right])
         return [fit_sizes(scope, result, sizes) for result in results]
@@ -84,28 +83,15 @@ def make_combine(block: Block) -> Combine:
 
 
 def reduce_axes(
-    scope: Scope,
-    reducer: Reducer,
-    array: Array,
-    axes: Sequence[int],
-    *,
-    keeps_axes: bool = False,
+    scope: Scope, reducer: Reducer, array: Array, axes: Sequence[int], *, keeps_axes: bool = False
 ) -> Array:
     """Reduces axes with TensorFlow's operation, starting from the identity.
 
     The axes stay with size 1 if `keeps_axes` is true.
     """
-    wide = convert_float(scope, array, reducer.element)
+    wide = convert_array(scope, array, reducer.element)
     result = _reduce_compact(scope, reducer.name, wide, sorted(axes), keeps_axes)
-    return convert_float(scope, result, array.element)
-
-
-def convert_float(scope: Scope, array: Array, element: str) -> Array:
-    if element == array.element:
-        return array
-    return scope.new_array(
-        ops.cast(scope.compact(array), graph_dtype(element)), element, array.sizes
-    )
+    return convert_array(scope, result, array.element)
 
 
 def _reduce_compact(
@@ -167,9 +153,7 @@ def reduce_tensor(
 
 
 @emits(EXTREME_AND_INDEX)
-def _extreme_and_index(
-    scope: Scope, operation: Operation, operands: Sequence[Array]
-) -> Sequence[Array]:
+def _extreme_and_index(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
     array, indices, *_ = operands
     name, element = operation.text("extreme"), array.element
     (axis,) = operation.ints("dimensions")
@@ -202,18 +186,14 @@ def _extreme_and_index(
 
 
 def reduce_by(
-    scope: Scope,
-    combine: Combine,
-    arrays: Sequence[Array],
-    inits: Sequence[Array],
-    axes: Sequence[int],
+    scope: Scope, combine: Combine, arrays: Arrays, inits: Arrays, axes: Sequence[int]
 ) -> list[Array]:
     """Reduces axes with any reducer, by combining neighbours until one element remains."""
-    kept = [axis for axis in range(arrays[0].rank) if axis not in axes]
-    rest = tuple(arrays[0].sizes[axis] for axis in kept)
+    rest_axes = [axis for axis in range(arrays[0].rank) if axis not in axes]
+    rest = tuple(arrays[0].sizes[axis] for axis in rest_axes)
     length = product(arrays[0].sizes[axis] for axis in axes)
     columns = [
-        reshape(scope, transpose(scope, array, [*sorted(axes), *kept]), (length, *rest))
+        reshape(scope, transpose(scope, array, [*sorted(axes), *rest_axes]), (length, *rest))
         for array in arrays
     ]
     starts = [broadcast(scope, init, rest, ()) for init in inits]
@@ -240,7 +220,7 @@ def _rows(scope: Scope, array: Array, index: slice, size: Dim) -> Array:
     return scope.new_array(scope.compact(array)[index], array.element, sizes)
 
 
-def _halve(scope: Scope, combine: Combine, columns: Sequence[Array], length: Any) -> list[Array]:
+def _halve(scope: Scope, combine: Combine, columns: Arrays, length: Any) -> list[Array]:
     """Combines neighbouring rows; the number of rows is an int or a tensor."""
     half = length // 2
     size, left = half, length - 2 * half
@@ -255,33 +235,16 @@ def _halve(scope: Scope, combine: Combine, columns: Sequence[Array], length: Any
     return [concatenate(scope, pair, 0) for pair in zip(results, last, strict=True)]
 
 
-def _halve_in_loop(scope: Scope, combine: Combine, columns: Sequence[Array]) -> list[Array]:
-    rest = columns[0].sizes[1:]
-
-    def step(length: ops.Tensor, *tensors: ops.Tensor) -> tuple[ops.Tensor, ...]:
-        inner = scope.new_region(other_graph=True)
-        sizes = (inner.sizes.new_size(length), *rest)
-        arrays = [
-            inner.new_array(tensor, column.element, sizes)
-            for tensor, column in zip(tensors, columns, strict=True)
-        ]
-        results = _halve(inner, combine, arrays, length)
-        return (length - length // 2, *map(inner.tensor, results))
+def _halve_in_loop(scope: Scope, combine: Combine, columns: Arrays) -> list[Array]:
+    def step(inner: Scope, length: ops.Tensor, arrays: Arrays) -> tuple[ops.Tensor, list[Array]]:
+        return length - length // 2, _halve(inner, combine, arrays, length)
 
     length = ops.convert_to_tensor(scope.sizes.size(columns[0].sizes[0]), ops.int32)
-    tensors = [scope.tensor(column) for column in columns]
-    open_shapes = [ops.TensorShape([None, *tensor.shape[1:]]) for tensor in tensors]
-    _, *results = ops.while_loop(
-        lambda length, *_: length > 1,
-        step,
-        (length, *tensors),
-        shape_invariants=(length.shape, *open_shapes),
-    )
-    return [
-        scope.new_array(tensor[0], column.element, rest)
-        for tensor, column in zip(results, columns, strict=True)
-    ]
+    tensors = scope.loop(length, lambda length: length > 1, step, columns, is_open=True)
+    return scope.new_arrays((tensor[0] for tensor in tensors), columns, columns[0].sizes[1:])
 
+
+# Cumulative reductions along an axis, with any reducer.
 
 _MAX_UNROLLED = 32
 """Maximum length of an axis whose steps are unrolled rather than made as a loop."""
@@ -297,7 +260,7 @@ def running_sum(scope: Scope, array: Array, axis: int, backwards: bool) -> Array
 
 
 def run_along(
-    scope: Scope, combine: Combine, arrays: Sequence[Array], axis: int, backwards: bool
+    scope: Scope, combine: Combine, arrays: Arrays, axis: int, backwards: bool
 ) -> list[Array]:
     """Reduces up to each element, or from each one to the end, with any associative reducer.
 
@@ -319,64 +282,40 @@ def run_along(
 
 
 def _step(
-    scope: Scope,
-    combine: Combine,
-    columns: Sequence[Array],
-    step: Any,
-    rest: Any,
-    backwards: bool,
+    scope: Scope, combine: Combine, columns: Arrays, step: Any, rest: Any, backwards: bool
 ) -> list[Array]:
     """Combines each element with the one `step` positions away; `rest` elements have one."""
     tensors = [scope.tensor(column) for column in columns]
     number = rest if isinstance(rest, int) else scope.sizes.new_size(rest)
 
     def parts(begin: Any, end: Any) -> list[Array]:
-        return [
-            scope.new_array(tensor[begin:end], column.element, (number, *column.sizes[1:]))
-            for tensor, column in zip(tensors, columns, strict=True)
-        ]
+        sizes = (number, *columns[0].sizes[1:])
+        return scope.new_arrays((tensor[begin:end] for tensor in tensors), columns, sizes)
 
     combined = combine(scope, parts(None, rest), parts(step, None))
     result: list[Array] = []
     for tensor, column, part in zip(tensors, columns, combined, strict=True):
-        kept = tensor[rest:] if backwards else tensor[:step]
-        pair = [scope.tensor(part), kept] if backwards else [kept, scope.tensor(part)]
+        unchanged = tensor[rest:] if backwards else tensor[:step]
+        pair = [scope.tensor(part), unchanged] if backwards else [unchanged, scope.tensor(part)]
         result.append(scope.new_array(ops.concat(pair, 0), column.element, column.sizes))
     return result
 
 
-def _step_in_loop(
-    scope: Scope, combine: Combine, columns: Sequence[Array], backwards: bool
-) -> list[Array]:
+def _step_in_loop(scope: Scope, combine: Combine, columns: Arrays, backwards: bool) -> list[Array]:
     length = ops.convert_to_tensor(scope.sizes.size(columns[0].sizes[0]), ops.int32)
 
-    def step(width: ops.Tensor, *tensors: ops.Tensor) -> tuple[ops.Tensor, ...]:
-        inner = scope.new_region(other_graph=True)
-        arrays = [
-            inner.new_array(tensor, column.element, column.sizes)
-            for tensor, column in zip(tensors, columns, strict=True)
-        ]
-        result = _step(inner, combine, arrays, width, length - width, backwards)
-        return (width * 2, *(array.computed for array in result))
+    def step(inner: Scope, width: ops.Tensor, arrays: Arrays) -> tuple[ops.Tensor, list[Array]]:
+        return width * 2, _step(inner, combine, arrays, width, length - width, backwards)
 
-    tensors = [scope.tensor(column) for column in columns]
-    _, *results = ops.while_loop(
-        lambda width, *_: width < length,
-        step,
-        (ops.constant(1), *tensors),
-        shape_invariants=(ops.TensorShape([]), *(tensor.shape for tensor in tensors)),
-    )
-    return [
-        scope.new_array(tensor, column.element, column.sizes)
-        for tensor, column in zip(results, columns, strict=True)
-    ]
+    tensors = scope.loop(ops.constant(1), lambda width: width < length, step, columns)
+    return scope.new_arrays(tensors, columns)
 
 
 # Composites of the cumulative functions.
 
 
 def _elementwise(function: Callable[..., ops.Tensor]) -> Combine:
-    def combine(scope: Scope, left: Sequence[Array], right: Sequence[Array]) -> list[Array]:
+    def combine(scope: Scope, left: Arrays, right: Arrays) -> list[Array]:
         return [
             scope.new_array(
                 wrap(a.element, function(scope.compact(a), scope.compact(b))),
@@ -390,9 +329,7 @@ def _elementwise(function: Callable[..., ops.Tensor]) -> Combine:
 
 
 def _log_add_exp(
-    left: ops.Tensor,
-    right: ops.Tensor,
-    log1p: Callable[[ops.Tensor], ops.Tensor] = ops.math.log1p,
+    left: ops.Tensor, right: ops.Tensor, log1p: Callable[[ops.Tensor], ops.Tensor] = ops.math.log1p
 ) -> ops.Tensor:
     """Computes log(exp(a) + exp(b)) without overflow, with jax.numpy's results for infinities."""
     if left.dtype.is_complex:
@@ -405,14 +342,14 @@ def _log_add_exp(
 
 
 @emits("jax2tf.cumsum")
-def _sum(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _sum(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     (array,) = operands
     axis, backwards = _direction(scope, operation, array.rank)
     return running_sum(scope, array, axis, backwards)
 
 
 def _stepwise(function: Callable[..., ops.Tensor]) -> Emitter:
-    def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+    def emit(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
         axis, backwards = _direction(scope, operation, operands[0].rank)
         return run_along(scope, _elementwise(function), operands, axis, backwards)
 

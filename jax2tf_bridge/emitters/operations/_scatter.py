@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from jax2tf_bridge.bytecode import Block, Operation
-from jax2tf_bridge.emitters._array import Array, zeros
+from jax2tf_bridge.emitters._array import Array, Arrays, zeros
 from jax2tf_bridge.emitters._movement import (
     broadcast,
     fit_sizes,
@@ -19,6 +19,7 @@ from jax2tf_bridge.emitters._movement import (
     pad_to,
     product,
     reshape,
+    select,
     take_first,
     transpose,
 )
@@ -47,7 +48,7 @@ _NAMES = (
 )
 
 
-def scatter(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+def scatter(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
     """Converts a scatter; also of slices that an emitter makes itself."""
     arrays, indices, updates = split_operands(operation, operands)
     if 0 in arrays[0].sizes or 0 in updates[0].sizes:
@@ -66,7 +67,7 @@ _scatter = emits("scatter")(scatter)
 
 
 def _read_slices(
-    scope: Scope, operation: Operation, array: Array, indices: Sequence[Array], update: Array
+    scope: Scope, operation: Operation, array: Array, indices: Arrays, update: Array
 ) -> Slices:
     slices = Slices.read(operation, _NAMES, array.rank, indices[0].rank)
     batch = tuple(update.sizes[axis] for axis in slices.batch_axes)
@@ -91,9 +92,7 @@ def _read_slices(
     return replace(slices, sizes=sizes, batch=batch, starts=starts, valid=flags)
 
 
-def _pad(
-    scope: Scope, slices: Slices, arrays: Sequence[Array], updates: Sequence[Array]
-) -> tuple[Sequence[Array], Sequence[Array]]:
+def _pad(scope: Scope, slices: Slices, arrays: Arrays, updates: Arrays) -> tuple[Arrays, Arrays]:
     """Pads arrays that may be empty or smaller than a window; returns others unchanged.
 
     Updates that span a whole axis of the arrays are padded along it too.
@@ -112,12 +111,8 @@ def _pad(
 
 
 def _update(
-    scope: Scope,
-    operation: Operation,
-    slices: Slices,
-    arrays: Sequence[Array],
-    updates: Sequence[Array],
-) -> Sequence[Array]:
+    scope: Scope, operation: Operation, slices: Slices, arrays: Arrays, updates: Arrays
+) -> Arrays:
     body = operation.regions[0]
     kinds = [_combination(body, i, array.element) for i, array in enumerate(arrays)]
     if all(size == 1 for size in slices.batch):
@@ -182,8 +177,8 @@ def _combination(body: Block, place: int, element: str) -> str | None:
 def _update_once(
     scope: Scope,
     body: Block | None,
-    arrays: Sequence[Array],
-    windows: Sequence[Array],
+    arrays: Arrays,
+    windows: Arrays,
     starts: Mapping[int, Array],
     valid: Array | None,
 ) -> list[Array]:
@@ -198,18 +193,13 @@ def _update_once(
             news = _run(scope, body, olds, news)
         if valid is not None:
             flag = scope.compact(valid)
-            news = [_chosen(scope, flag, new, old) for new, old in zip(news, olds, strict=True)]
+            news = [select(scope, flag, new, old) for new, old in zip(news, olds, strict=True)]
     return [update_at(scope, array, new, starts) for array, new in zip(arrays, news, strict=True)]
 
 
-def _run(scope: Scope, body: Block, olds: Sequence[Array], news: Sequence[Array]) -> list[Array]:
+def _run(scope: Scope, body: Block, olds: Arrays, news: Arrays) -> list[Array]:
     results = scope.new_region().run(body, [*olds, *news])
     return [fit_sizes(scope, result, old.sizes) for result, old in zip(results, olds, strict=True)]
-
-
-def _chosen(scope: Scope, flag: ops.Tensor, new: Array, old: Array) -> Array:
-    tensor = move(lambda a, b: scope.choose(flag, a, b), scope.compact(new), scope.compact(old))
-    return Array(old.element, old.sizes, tensor)
 
 
 # Many windows.
@@ -293,7 +283,7 @@ class _Rows:
             rows = reshape(self._scope, rows, (self.count, *self.rest))
         return self._scope.tensor(rows)
 
-    def within_bounds(self, updates: Sequence[Array]) -> tuple[ops.Tensor, list[ops.Tensor]]:
+    def within_bounds(self, updates: Arrays) -> tuple[ops.Tensor, list[ops.Tensor]]:
         """Returns index vectors, and updates, of rows within bounds."""
         scope, vectors = self._scope, self.vectors
         updates = [self.of_updates(update) for update in updates]
@@ -454,20 +444,17 @@ def _keys(tensor: ops.Tensor, nan_is_greatest: bool) -> ops.Tensor:
 
 
 def _update_unique(
-    scope: Scope, body: Block, rows: _Rows, arrays: Sequence[Array], updates: Sequence[Array]
+    scope: Scope, body: Block, rows: _Rows, arrays: Arrays, updates: Arrays
 ) -> list[Array]:
     """Combines updates of many non-overlapping windows at once."""
     tensors = [rows.indexed(array) for array in arrays]
-    index, kept = rows.within_bounds(updates)
+    index, windows = rows.within_bounds(updates)
     grid = (
         rows.grid if rows.valid is None else (scope.sizes.new_size(ops.shape(index)[0], least=0),)
     )
     sizes = (*grid, *rows.rest)
-    olds = [
-        scope.new_array(ops.gather_nd(tensor, index), array.element, sizes)
-        for tensor, array in zip(tensors, arrays, strict=True)
-    ]
-    news = [scope.new_array(new, old.element, sizes) for new, old in zip(kept, olds, strict=True)]
+    olds = scope.new_arrays((ops.gather_nd(x, index) for x in tensors), arrays, sizes)
+    news = scope.new_arrays(windows, arrays, sizes)
     return [
         rows.to_operand(_replace(tensor, index, scope.tensor(new)), old.element)
         for tensor, new, old in zip(tensors, _run(scope, body, olds, news), olds, strict=True)
@@ -475,11 +462,7 @@ def _update_unique(
 
 
 def _update_each(
-    scope: Scope,
-    body: Block,
-    slices: Slices,
-    arrays: Sequence[Array],
-    updates: Sequence[Array],
+    scope: Scope, body: Block, slices: Slices, arrays: Arrays, updates: Arrays
 ) -> list[Array]:
     """Combines updates in sequence."""
     total = product(slices.batch)
@@ -494,28 +477,12 @@ def _update_each(
     flags = None if slices.valid is None else flatten(slices.valid)
     windows = [scope.tensor(_windows(scope, slices, update, (total,))) for update in updates]
 
-    def step(i: ops.Tensor, *tensors: ops.Tensor) -> list[Any]:
-        inner = scope.new_region(other_graph=True)
-        result = _update_once(
-            inner,
-            body,
-            [inner.new_array(x, a.element, a.sizes) for x, a in zip(tensors, arrays, strict=True)],
-            [
-                inner.new_array(ops.gather(w, i), u.element, slices.sizes)
-                for w, u in zip(windows, updates, strict=True)
-            ],
-            {axis: Array(starts[axis].element, (), start[i]) for axis, start in flat.items()},
-            None if flags is None else Array("i1", (), flags[i]),
-        )
-        return [i + 1, *(inner.tensor(array) for array in result)]
+    def step(inner: Scope, i: ops.Tensor, olds: Arrays) -> tuple[ops.Tensor, list[Array]]:
+        news = inner.new_arrays((ops.gather(w, i) for w in windows), updates, slices.sizes)
+        at = {axis: Array(starts[axis].element, (), start[i]) for axis, start in flat.items()}
+        valid = None if flags is None else Array("i1", (), flags[i])
+        return i + 1, _update_once(inner, body, olds, news, at, valid)
 
     number = scope.sizes.size(total)
-    _, *results = ops.while_loop(
-        lambda i, *_: i < number,
-        step,
-        [ops.constant(0), *(scope.tensor(array) for array in arrays)],
-    )
-    return [
-        scope.new_array(tensor, array.element, array.sizes)
-        for tensor, array in zip(results, arrays, strict=True)
-    ]
+    tensors = scope.loop(ops.constant(0), lambda i: i < number, step, arrays)
+    return scope.new_arrays(tensors, arrays)

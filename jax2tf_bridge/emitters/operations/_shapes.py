@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jax2tf_bridge.bytecode import DenseElements, Operation
-from jax2tf_bridge.emitters._array import Array, graph_dtype, make_integer
+from jax2tf_bridge.emitters._array import Array, Arrays, graph_dtype, make_integer
 from jax2tf_bridge.emitters._movement import (
     broadcast,
     concatenate,
@@ -27,58 +27,57 @@ from shape_poly import Dim
 
 
 @emits("constant")
-def _constant(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _constant(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     value = operation.attributes.get("value")
     if not isinstance(value, DenseElements):
         scope.fail(operation, f"its value is {value!r}")
-    kind = operation.results[0].tensor
-    array = value.array()
+    array, element = value.array(), operation.result_type.element
     if array.size and all(stride == 0 for stride in array.strides):
         array = array.reshape(-1)[0].reshape(())  # a single repeated element
-    known = np.asarray(array).astype(graph_dtype(kind.element).as_numpy_dtype, copy=False)
-    return Array(kind.element, scope.result_sizes(operation), known=known)
+    known = np.asarray(array).astype(graph_dtype(element).as_numpy_dtype, copy=False)
+    return Array(element, scope.result_sizes(operation), known=known)
 
 
 @emits("broadcast_in_dim", "dynamic_broadcast_in_dim")
-def _broadcast_in_dim(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _broadcast_in_dim(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     array, *shape = operands
     sizes = scope.result_sizes(operation, *shape)
     return broadcast(scope, array, sizes, operation.ints("broadcast_dimensions"))
 
 
 @emits("broadcast")
-def _broadcast_leading(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _broadcast_leading(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     (array,) = operands
     sizes = (*operation.ints("broadcast_sizes"), *array.sizes)
     return broadcast(scope, array, sizes, range(len(sizes) - array.rank, len(sizes)))
 
 
 @emits("reshape", "dynamic_reshape")
-def _reshape(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _reshape(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     array, *shape = operands
     return reshape(scope, array, scope.result_sizes(operation, *shape))
 
 
 @emits("transpose")
-def _transpose(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _transpose(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     return transpose(scope, operands[0], operation.ints("permutation"))
 
 
 @emits(DROP_AXES)
-def _drop_axes(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _drop_axes(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     (array,) = operands
     dropped = operation.ints("dimensions")
     return reshape(scope, array, [n for i, n in enumerate(array.sizes) if i not in dropped])
 
 
 @emits("get_dimension_size")
-def _dimension_size(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
-    kind = operation.results[0].tensor
-    return make_integer(kind.element, operands[0].sizes[operation.int("dimension")])
+def _dimension_size(scope: Scope, operation: Operation, operands: Arrays) -> Array:
+    size = operands[0].sizes[operation.int("dimension")]
+    return make_integer(operation.result_type.element, size)
 
 
 @emits("set_dimension_size")
-def _set_dimension_size(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _set_dimension_size(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     axis = operation.int("dimension")
     size = operands[1].integers
     if size is None or size[0] != operands[0].sizes[axis]:
@@ -90,7 +89,7 @@ def _set_dimension_size(scope: Scope, operation: Operation, operands: Sequence[A
 
 
 @emits("slice", "real_dynamic_slice")
-def _slice(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _slice(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     array, *bounds = operands
     if not bounds:
         starts = operation.ints("start_indices")
@@ -100,7 +99,7 @@ def _slice(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Arr
     columns_known = [column for column in known if column is not None]
     if len(columns_known) == 3:
         return slice_array(scope, array, *columns_known)
-    kind = operation.results[0].tensor
+    kind = operation.result_type
     vectors = [ops.cast(scope.tensor(bound), ops.int32) for bound in bounds]
     tensor = ops.strided_slice(scope.tensor(array), *vectors)
     tensor.set_shape(kind.shape)
@@ -115,24 +114,24 @@ def _slice(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Arr
 
 
 @emits("concatenate")
-def _concatenate(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _concatenate(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     return concatenate(scope, operands, operation.int("dimension"))
 
 
 @emits("iota", "dynamic_iota")
-def _iota(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
-    element, sizes = operation.results[0].tensor.element, scope.result_sizes(operation, *operands)
+def _iota(scope: Scope, operation: Operation, operands: Arrays) -> Array:
+    element, sizes = operation.result_type.element, scope.result_sizes(operation, *operands)
     return iota(scope, element, sizes, operation.int("iota_dimension"))
 
 
 @emits("reverse")
-def _reverse(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _reverse(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     (array,) = operands
     return reverse(scope, array, operation.ints("dimensions"))
 
 
 @emits("pad", "dynamic_pad")
-def _pad(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _pad(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     array, value, *amounts = operands
     if not amounts:
         low = operation.ints("edge_padding_low")
@@ -141,5 +140,4 @@ def _pad(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array
     unknown = [None] * array.rank
     columns = [scope.sizes_of(amount, unknown, least=MIN_COMPUTED_AMOUNT) for amount in amounts]
     result = pad(scope, array, value, *columns)
-    kind = operation.results[0].tensor
-    return resize(result, fill_sizes(kind.shape, result.sizes))
+    return resize(result, fill_sizes(operation.result_type.shape, result.sizes))

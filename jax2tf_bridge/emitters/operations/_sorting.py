@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from jax2tf_bridge.bytecode import Block, Operation, Value
-from jax2tf_bridge.emitters._array import Array, graph_dtype
+from jax2tf_bridge.emitters._array import Array, Arrays, graph_dtype
 from jax2tf_bridge.emitters._movement import fit_sizes, resize, transpose
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Scope, emits
@@ -24,7 +24,7 @@ from shape_poly import Dim
 
 
 @emits("sort")
-def _sort(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+def _sort(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
     axis = operation.int("dimension") % operands[0].rank
     (block,) = operation.regions
     return sort(scope, block, operands, axis, operands[0].sizes[axis], _places(operation))
@@ -38,11 +38,11 @@ def _places(operation: Operation) -> Sequence[Any]:
 def sort(
     scope: Scope,
     block: Block,
-    operands: Sequence[Array],
+    operands: Arrays,
     axis: int,
     count: Dim,
     is_place: Sequence[Any] = (),
-) -> Sequence[Array]:
+) -> Arrays:
     """Sorts arrays together along an axis, stably, and keeps the first `count` elements.
 
     `is_place` has a flag for each array, whether its elements are their place along the axis.
@@ -94,7 +94,7 @@ def _take(scope: Scope, array: Array, index: ops.Tensor, count: Dim, *, is_place
 
 
 def _index_by_keys(
-    scope: Scope, keys: Sequence[SortKey], operands: Sequence[Array], count: Dim
+    scope: Scope, keys: Sequence[SortKey], operands: Arrays, count: Dim
 ) -> ops.Tensor:
     sizes = operands[0].sizes
     index: ops.Tensor | None = None
@@ -152,7 +152,7 @@ def _onnx_order(tensor: ops.Tensor) -> ops.Tensor:
 # Any other comparator.
 
 
-def _merge(scope: Scope, block: Block, operands: Sequence[Array]) -> ops.Tensor:
+def _merge(scope: Scope, block: Block, operands: Arrays) -> ops.Tensor:
     """Finds the order of the last axis by merging runs of 1, 2, 4, ... elements.
 
     The position of an element in the merged run is its position in its own run plus the number of
@@ -189,9 +189,9 @@ def _merge(scope: Scope, block: Block, operands: Sequence[Array]) -> ops.Tensor:
         ) -> tuple[ops.Tensor, ops.Tensor, ops.Tensor]:
             middle = (low + high) // 2
             is_open = low < high
-            other = ops.gather(order, ops.where(is_open, first + middle, first + place))
+            candidate = ops.gather(order, ops.where(is_open, first + middle, first + place))
             before = comes_before(
-                ops.where(is_left, other, order), ops.where(is_left, order, other)
+                ops.where(is_left, candidate, order), ops.where(is_left, order, candidate)
             )
             # Equal elements of the left run come first.
             goes_right = ops.logical_and(is_open, ops.equal(before, is_left))
@@ -222,7 +222,7 @@ def _merge(scope: Scope, block: Block, operands: Sequence[Array]) -> ops.Tensor:
 
 
 @emits("chlo.top_k", "mhlo.topk")
-def _top_k(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+def _top_k(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
     parameters = _parameters(operation)
     count = parameters.get("k")
     if not isinstance(count, int):
@@ -240,9 +240,7 @@ def _parameters(operation: Operation) -> Mapping[str, Any]:
 
 
 @emits("stablehlo.dynamic_top_k")
-def _dynamic_top_k(
-    scope: Scope, operation: Operation, operands: Sequence[Array]
-) -> Sequence[Array]:
+def _dynamic_top_k(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
     array, count = operands
     return top_k(scope, operation, array, _number(scope, count), descending=True)
 
@@ -256,7 +254,7 @@ def _number(scope: Scope, array: Array) -> Dim:
 
 def top_k(
     scope: Scope, operation: Operation, array: Array, count: Dim, *, descending: bool
-) -> Sequence[Array]:
+) -> Arrays:
     """Finds the greatest numbers of the last axis and their indices; the first of equal numbers."""
     sizes = (*array.sizes[:-1], count)
     if array.row.is_integer and descending:
@@ -271,7 +269,7 @@ def top_k(
 
 
 @emits("ApproxTopK", "stablehlo.dynamic_approx_top_k")
-def _approx_top_k(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+def _approx_top_k(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
     parameters = _parameters(operation)
     axis, count = parameters.get("reduction_dim"), parameters.get("top_k")
     n_arrays = len(operation.results)
@@ -279,15 +277,15 @@ def _approx_top_k(scope: Scope, operation: Operation, operands: Sequence[Array])
     if not isinstance(axis, int):
         scope.fail(operation, f"its reduction_dim is {axis!r:.100}")
     # The approximate operation is computed exactly.
-    kept: Dim | None
+    length: Dim | None
     if operation.text("call_target_name") == "stablehlo.dynamic_approx_top_k":
-        kept = _number(scope, operands[2 * n_arrays])
+        length = _number(scope, operands[2 * n_arrays])
     else:
         # Without aggregate_to_topk the result has more elements than top_k.
-        kept = operation.results[0].tensor.shape[axis]
-        if kept is None and isinstance(count, int):
-            kept = count
-    if kept is None:
+        length = operation.result_type.shape[axis]
+        if length is None and isinstance(count, int):
+            length = count
+    if length is None:
         scope.fail(operation, f"its top_k is {count!r:.100}")
     block = scope.called_block(operation)
-    return sort(scope, block, arrays, axis % arrays[0].rank, kept, _places(operation))
+    return sort(scope, block, arrays, axis % arrays[0].rank, length, _places(operation))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from jax2tf_bridge._operations import CUSTOM_CALLS
 from jax2tf_bridge.bytecode import DenseElements, Operation
-from jax2tf_bridge.emitters._array import Array, graph_dtype
+from jax2tf_bridge.emitters._array import Array, Arrays, graph_dtype
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Scope, emits
 from jax2tf_bridge.emitters._sizes import broadcast_sizes
@@ -31,14 +31,13 @@ def _erf(x: ops.Tensor) -> ops.Tensor:
 
 def _igamma(a: ops.Tensor, x: ops.Tensor) -> ops.Tensor:
     # TensorFlow returns 0 for x = 0 with any a, and NaN for a = 0; JAX returns 1 there for x >= 1.
-    is_whole = ops.logical_and(ops.equal(a, 0), x >= 1)
-    is_whole = ops.logical_or(is_whole, _is_positive_infinity(x))
+    is_whole = (ops.equal(a, 0) & (x >= 1)) | _is_positive_infinity(x)
     result = ops.where(is_whole, constant_like(x, 1), ops.math.igamma(a, x))
     return ops.where(_is_outside(a, x), constant_like(x, math.nan), result)
 
 
 def _igammac(a: ops.Tensor, x: ops.Tensor) -> ops.Tensor:
-    is_zero = ops.logical_or(ops.equal(a, 0), _is_positive_infinity(x))
+    is_zero = ops.equal(a, 0) | _is_positive_infinity(x)
     result = ops.where(is_zero, constant_like(x, 0), ops.math.igammac(a, x))
     return ops.where(_is_outside(a, x), constant_like(x, math.nan), result)
 
@@ -49,10 +48,8 @@ def _is_positive_infinity(x: ops.Tensor) -> ops.Tensor:
 
 def _is_outside(a: ops.Tensor, x: ops.Tensor) -> ops.Tensor:
     """Returns where the incomplete gamma functions are undefined."""
-    is_negative = ops.logical_or(a < 0, x < 0)
-    are_zero = ops.logical_and(ops.equal(a, 0), ops.equal(x, 0))
-    is_unknown = ops.logical_or(ops.math.is_nan(a), ops.math.is_nan(x))
-    return ops.logical_or(ops.logical_or(is_negative, are_zero), is_unknown)
+    are_zero = ops.equal(a, 0) & ops.equal(x, 0)
+    return ((a < 0) | (x < 0) | are_zero) | (ops.math.is_nan(a) | ops.math.is_nan(x))
 
 
 # Coefficients of erf_inv's Taylor series for x, x**3, x**5 and so on.
@@ -144,9 +141,7 @@ def _is_infinite_at_zero(scope: Scope, operation: Operation) -> bool:
 
 
 @emits(*_FUNCTIONS, *_CALLS)
-def _special_function(
-    scope: Scope, operation: Operation, operands: Sequence[Array]
-) -> Sequence[Array] | Array:
+def _special_function(scope: Scope, operation: Operation, operands: Arrays) -> Arrays | Array:
     is_composite = operation.name == "composite"
     name = operation.text("name") if is_composite else _CALLS[operation.text("call_target_name")]
     function, element = _FUNCTIONS[name], operands[0].element

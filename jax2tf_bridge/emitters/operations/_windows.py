@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from jax2tf_bridge.bytecode import Attribute, Block, Operation
-from jax2tf_bridge.emitters._array import Array, zeros
+from jax2tf_bridge.emitters._array import Array, Arrays, zeros
+from jax2tf_bridge.emitters._folding import convert_array
 from jax2tf_bridge.emitters._movement import (
     broadcast,
     fit_sizes,
@@ -17,6 +18,8 @@ from jax2tf_bridge.emitters._movement import (
     pad_to,
     product,
     reshape,
+    reshape_whole,
+    select,
     slice_array,
     take_first,
 )
@@ -31,12 +34,10 @@ from jax2tf_bridge.emitters.operations._pools import (
     neutral_element,
     pool_gradient,
     reduce_by_pool,
-    reshape_whole,
     window_count,
 )
 from jax2tf_bridge.emitters.operations._reductions import (
     Combine,
-    convert_float,
     make_combine,
     reduce_axes,
     reduce_by,
@@ -62,7 +63,7 @@ def _read_windows(operation: Operation, rank: int) -> Windows:
 
 
 @emits("reduce_window")
-def _reduce_window(scope: Scope, operation: Operation, operands: Sequence[Array]) -> list[Array]:
+def _reduce_window(scope: Scope, operation: Operation, operands: Arrays) -> list[Array]:
     half = len(operands) // 2
     windows = _read_windows(operation, operands[0].rank)
     (block,) = operation.regions
@@ -70,9 +71,7 @@ def _reduce_window(scope: Scope, operation: Operation, operands: Sequence[Array]
 
 
 @emits("stablehlo.dynamic_reduce_window")
-def _dynamic_reduce_window(
-    scope: Scope, operation: Operation, operands: Sequence[Array]
-) -> list[Array]:
+def _dynamic_reduce_window(scope: Scope, operation: Operation, operands: Arrays) -> list[Array]:
     *arrays, sizes, strides, bases, dilations, padding = operands
     half = len(arrays) // 2
     unknown = [None] * arrays[0].rank
@@ -91,11 +90,7 @@ def _dynamic_reduce_window(
 
 
 def _reduce(
-    scope: Scope,
-    block: Block,
-    arrays: Sequence[Array],
-    inits: Sequence[Array],
-    windows: Windows,
+    scope: Scope, block: Block, arrays: Arrays, inits: Arrays, windows: Windows
 ) -> list[Array]:
     """Reduces the windows of arrays, from initial values, with a reducer's block."""
     sizes = windows.counts(scope, arrays[0].sizes)
@@ -123,9 +118,7 @@ def _is_identity(scope: Scope, reducer: Reducer, init: Array) -> bool:
     return known is not None and bool(known == reducer.identity)
 
 
-def _combine_inits(
-    scope: Scope, combine: Combine, inits: Sequence[Array], arrays: Sequence[Array]
-) -> list[Array]:
+def _combine_inits(scope: Scope, combine: Combine, inits: Arrays, arrays: Arrays) -> list[Array]:
     sizes = arrays[0].sizes
     return combine(scope, [broadcast(scope, init, sizes, ()) for init in inits], arrays)
 
@@ -156,7 +149,7 @@ def _reduce_running(
     scope: Scope,
     reducers: Sequence[Reducer] | None,
     combine: Combine,
-    arrays: Sequence[Array],
+    arrays: Arrays,
     axis: int,
     backwards: bool,
 ) -> list[Array]:
@@ -164,9 +157,9 @@ def _reduce_running(
         return run_along(scope, combine, arrays, axis, backwards)
     results: list[Array] = []
     for reducer, array in zip(reducers, arrays, strict=True):
-        wide = convert_float(scope, array, reducer.element)
+        wide = convert_array(scope, array, reducer.element)
         total = running_sum(scope, wide, axis, backwards)
-        results.append(convert_float(scope, total, array.element))
+        results.append(convert_array(scope, total, array.element))
     return results
 
 
@@ -236,11 +229,7 @@ _MAX_UNROLLED_WINDOW = 6
 
 
 def _reduce_without_identity(
-    scope: Scope,
-    combine: Combine,
-    arrays: Sequence[Array],
-    inits: Sequence[Array],
-    windows: Windows,
+    scope: Scope, combine: Combine, arrays: Arrays, inits: Arrays, windows: Windows
 ) -> list[Array]:
     """Reduces windows with a reducer without a known identity.
 
@@ -259,27 +248,21 @@ def _reduce_without_identity(
 def _skip_unflagged(combine: Combine) -> Combine:
     """Returns a reducer of arrays and flags, which are last; skips elements without a flag."""
 
-    def combine_flagged(scope: Scope, left: Sequence[Array], right: Sequence[Array]) -> list[Array]:
+    def combine_flagged(scope: Scope, left: Arrays, right: Arrays) -> list[Array]:
         left_flag, right_flag = scope.compact(left[-1]), scope.compact(right[-1])
-        both = ops.logical_and(left_flag, right_flag)
-        results: list[Array] = []
+        both = left_flag & right_flag
         combined = combine(scope, left[:-1], right[:-1])
-        for result, a, b in zip(combined, left[:-1], right[:-1], strict=True):
-            either = scope.choose(left_flag, scope.compact(a), scope.compact(b))
-            tensor = scope.choose(both, scope.compact(result), either)
-            results.append(scope.new_array(tensor, result.element, result.sizes))
-        flag = ops.logical_or(left_flag, right_flag)
-        return [*results, scope.new_array(flag, "i1", results[0].sizes)]
+        results = [
+            select(scope, both, result, select(scope, left_flag, a, b))
+            for result, a, b in zip(combined, left[:-1], right[:-1], strict=True)
+        ]
+        return [*results, scope.new_array(left_flag | right_flag, "i1", results[0].sizes)]
 
     return combine_flagged
 
 
 def _reduce_by_axis(
-    scope: Scope,
-    combine: Combine,
-    arrays: Sequence[Array],
-    neutrals: Sequence[Array],
-    windows: Windows,
+    scope: Scope, combine: Combine, arrays: Arrays, neutrals: Arrays, windows: Windows
 ) -> list[Array]:
     """Reduces windows axis by axis, starting with the last axis, in the order of elements.
 
@@ -300,19 +283,14 @@ def _reduce_by_axis(
 
 
 def _reduce_along(
-    scope: Scope,
-    combine: Combine,
-    columns: Sequence[Array],
-    neutrals: Sequence[Array],
-    windows: Windows,
-    axis: int,
+    scope: Scope, combine: Combine, columns: Arrays, neutrals: Arrays, windows: Windows, axis: int
 ) -> list[Array]:
     window, stride = windows.sizes[axis], windows.strides[axis]
     dilation = windows.dilations[axis]
     sizes = columns[0].sizes
     count = window_count(scope, sizes[axis], window, stride, dilation)
 
-    def part(arrays: Sequence[Array], start: Dim, length: Dim, step: Dim) -> list[Array]:
+    def part(arrays: Arrays, start: Dim, length: Dim, step: Dim) -> list[Array]:
         return [slice_axis(scope, array, axis, start, length, step) for array in arrays]
 
     if not isinstance(window, int):
@@ -351,7 +329,7 @@ def _reduce_along(
 
 
 @emits("select_and_scatter")
-def _select_and_scatter(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _select_and_scatter(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     array, source, init = operands
     windows = _read_windows(operation, array.rank)
     if 0 in array.sizes or 0 in source.sizes:
@@ -383,7 +361,7 @@ def _select_and_scatter(scope: Scope, operation: Operation, operands: Sequence[A
 
 
 def _scatter_by_index(
-    scope: Scope, operation: Operation, operands: Sequence[Array], windows: Windows
+    scope: Scope, operation: Operation, operands: Arrays, windows: Windows
 ) -> Array:
     """Finds the index of the selected element of each window, and scatters to these indices."""
     array, source, init = operands
@@ -417,15 +395,10 @@ def _select_indices(
 ) -> Array:
     """Returns the index of the selected element of each window; `none` for padding alone."""
 
-    def choose(scope: Scope, left: Sequence[Array], right: Sequence[Array]) -> list[Array]:
+    def choose(scope: Scope, left: Arrays, right: Arrays) -> list[Array]:
         (verdict,) = scope.new_region().run(select, [left[0], right[0]])
         keeps = scope.compact(fit_sizes(scope, verdict, sizes))
-        return [
-            scope.new_array(
-                scope.choose(keeps, scope.compact(a), scope.compact(b)), a.element, sizes
-            )
-            for a, b in zip(left, right, strict=True)
-        ]
+        return [select(scope, keeps, a, b) for a, b in zip(left, right, strict=True)]
 
     columns = [(array, zeros(array.element)), (index, none)]
     if windows.has_padding:
