@@ -38,6 +38,15 @@ def move(function: Callable[..., ops.Tensor], *tensors: ops.Tensor) -> ops.Tenso
     return ops.cast(function(*(ops.cast(tensor, ops.float16) for tensor in tensors)), dtype)
 
 
+def _with_elements(
+    scope: Scope, array: Array, sizes: Sequence[Dim], data: Any, own: Sequence[Dim]
+) -> Array:
+    """Makes an array of moved elements: a NumPy array or a tensor, of the sizes `own`."""
+    if isinstance(data, np.ndarray):
+        return Array(array.element, tuple(sizes), known=data)
+    return Array(array.element, tuple(sizes), scope.set_shape(data, own))
+
+
 def select(scope: Scope, flag: ops.Tensor, x: Array, y: Array) -> Array:
     """Takes the elements of x where a flag is set, and those of y elsewhere."""
     tensor = move(lambda a, b: scope.choose(flag, a, b), scope.compact(x), scope.compact(y))
@@ -90,7 +99,9 @@ def _place(scope: Scope, array: Array, sizes: tuple[Dim, ...], dimensions: Seque
     new_sizes: list[Dim] = [1] * (len(sizes) - start)
     for axis in live:
         new_sizes[dimensions[axis] - start] = own[axis - first]
-    return scope.move(array, sizes, with_ones(scope, scope.data(array), own, new_sizes), new_sizes)
+    return _with_elements(
+        scope, array, sizes, with_ones(scope, scope.data(array), own, new_sizes), new_sizes
+    )
 
 
 def compact_sizes(array: Array) -> tuple[Dim, ...]:
@@ -294,7 +305,9 @@ def transpose(scope: Scope, array: Array, order: Sequence[int]) -> Array:
         # Moving a size of 1 past others moves no elements.
         while new_sizes and new_sizes[0] == 1:
             del new_sizes[0]
-        return scope.move(array, sizes, with_ones(scope, data, own, new_sizes), new_sizes)
+        return _with_elements(
+            scope, array, sizes, with_ones(scope, data, own, new_sizes), new_sizes
+        )
     # Repeated leading axes that stay in front can be omitted.
     start = 0
     while order[start] == start and padded[start] == 1:
@@ -302,7 +315,7 @@ def transpose(scope: Scope, array: Array, order: Sequence[int]) -> Array:
     data = with_ones(scope, data, own, padded[start:])
     places = [axis - start for axis in order[start:]]
     moved = data.transpose(places) if isinstance(data, np.ndarray) else ops.transpose(data, places)
-    return scope.move(array, sizes, moved, new_sizes[start:])
+    return _with_elements(scope, array, sizes, moved, new_sizes[start:])
 
 
 # Slices.

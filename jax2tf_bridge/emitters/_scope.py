@@ -6,7 +6,6 @@ import contextlib
 import copy
 import functools
 import math
-import re
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass, field
@@ -16,7 +15,7 @@ import numpy as np
 
 from jax2tf_bridge.bytecode import Block, Operation, Program, TensorType, Value
 from jax2tf_bridge.emitters._array import Array, Arrays, graph_dtype, has_dtype
-from jax2tf_bridge.emitters._ops import NoOperationError, get_builder, ops
+from jax2tf_bridge.emitters._ops import NoOperationError, get_builder, make_line_scope, ops
 from jax2tf_bridge.emitters._sizes import Cache, Sizes, fill_sizes, type_sizes
 from jax2tf_bridge.emitters.formulas import converter_forms, converter_integers
 from jax2tf_bridge.errors import BridgeError, ModuleError
@@ -122,7 +121,7 @@ class Scope:
         for operation in block.operations[:-1]:
             arrays = self._convert(operation)
             if len(arrays) != len(operation.results):
-                reason = f"it gives {len(arrays)} values for {len(operation.results)}"
+                reason = f"it has {len(operation.results)} results, and not {len(arrays)}"
                 self.fail(operation, reason)
             self._values.update(zip(operation.results, arrays, strict=True))
         return [self.array(value) for value in block.returned]
@@ -177,14 +176,14 @@ class Scope:
             graph.get_operations()[version - graph.version :] if graph.version > version else ()
         )
         if any(each.type == "Bitcast" for each in operations):
-            self.fail(operation, "it needs Bitcast, which no converter of graphs knows")
+            self.fail(operation, "it needs Bitcast, which no converter of graphs supports")
 
     def array(self, value: Value) -> Array:
         """Returns the array of a value."""
         for values in self._values.maps:  # faster than the lookup of a ChainMap
             if value in values:
                 return values[value]
-        raise AssertionError("operands come after what makes them")
+        raise AssertionError("an operand is used before its operation")
 
     def called_block(self, operation: Operation) -> Block:
         """Returns the body of the function that a custom call has as its computation."""
@@ -207,7 +206,7 @@ class Scope:
         if self.for_onnx:
             operations = "ONNX's operations"
         elif self.for_converters:
-            operations = "operations that converters know"
+            operations = "operations that converters support"
         else:
             operations = "TensorFlow's own operations"
             advice = "Export it for a target with XLA, or write"
@@ -237,19 +236,6 @@ class Scope:
         """
         known = array.known
         return self.compact(array) if known is None or known.size > most else known
-
-    def move(self, array: Array, sizes: Sequence[Dim], data: Any, own: Sequence[Dim]) -> Array:
-        """Makes the array of moved elements.
-
-        Args:
-          array: the array before.
-          sizes: the new sizes.
-          data: the new compact elements, a NumPy array or a tensor.
-          own: the sizes of `data`.
-        """
-        if isinstance(data, np.ndarray):
-            return Array(array.element, tuple(sizes), known=data)
-        return Array(array.element, tuple(sizes), self.set_shape(data, own))
 
     def tensor(self, array: Array) -> ops.Tensor:
         """Returns the tensor of an array with all its sizes; the broadcast is cached."""
@@ -348,7 +334,7 @@ class Scope:
             return self.sizes_of(shape[0], kind.shape)
         sizes = type_sizes(kind)
         if sizes is None:
-            self.fail(operation, f"its type {kind} leaves sizes open")
+            self.fail(operation, f"its type {kind} has unknown sizes")
         return sizes
 
     def _element(self, vector: ops.Tensor, place: int, least: int) -> Dim:
@@ -470,33 +456,3 @@ def emits(
       for_converters: another emitter for tf2onnx and OpenVINO.
     """
     return lambda emit: OperationEmitter(names, emit, for_converters)
-
-
-# Names of operations with the user's source lines.
-
-_FORBIDDEN = re.compile(r"[^A-Za-z0-9_.\-]+")
-_SCOPE = re.compile(r"(?:^|/)at\.([^/]+)\.(\d+)/")
-
-
-def make_line_scope(source: str) -> str:
-    """Returns the absolute name scope of a source line; it does not nest in the current scope.
-
-    >>> make_line_scope("models/net.py:12")
-    'at.net.py.12/'
-    """
-    file, _, line = source.replace("\\", "/").rpartition(":")
-    file_name = _FORBIDDEN.sub("_", file.rpartition("/")[2])
-    return f"at.{file_name}.{line}/"
-
-
-def find_source_line(name: str) -> str | None:
-    """Returns the source line in an operation's name; None if there is none.
-
-    >>> find_source_line("at.net.py.12/while/Add_1"), find_source_line("while/Add_1")
-    ('net.py:12', None)
-    """
-    scopes = _SCOPE.findall(name)
-    if not scopes:
-        return None
-    file, line = scopes[-1]
-    return f"{file}:{line}"

@@ -266,7 +266,7 @@ class Sizes:
         )
 
     def _variable(self, name: str) -> Any:
-        assert name in self._variables, f"the size {name} comes before what defines it"
+        assert name in self._variables, f"the size {name} is used before its definition"
         size = self._variables[name]
         return self._cache.get_or_make(("variable", name), size) if callable(size) else size
 

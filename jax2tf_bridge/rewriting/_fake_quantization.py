@@ -21,6 +21,7 @@ from jax2tf_bridge.rewriting._patterns import (
     Matcher,
     Pattern,
     Replacement,
+    in_both_orders,
     is_stop_gradient,
     with_parts,
 )
@@ -55,7 +56,7 @@ def _fuse_fake_quantize(multiply: Operation, matcher: Matcher) -> Operation | No
     (result,) = multiply.results
     if result.tensor.element != "f32":
         return None
-    for quantized, scale in (multiply.operands, multiply.operands[::-1]):
+    for quantized, scale in in_both_orders(multiply):
         zero_point: Value | None = None
         shifted = matcher.maker(quantized, "subtract")
         inner = quantized
@@ -121,46 +122,37 @@ def _skip_conversions(rounding: _Rounding, matcher: Matcher) -> _Rounding:
 
 def _match_clip(rounding: _Rounding, matcher: Matcher) -> _Rounding:
     """Skips a clip, whose bounds may be in any order."""
-    value, low, high = rounding.value, rounding.low, rounding.high
+    inner = rounding
     for _ in range(2):
-        operation = matcher.maker(value, "clamp", "maximum", "minimum", RELU)
+        operation = matcher.maker(inner.value, "clamp", "maximum", "minimum", RELU)
         if operation is None:
             break
-        if operation.name == RELU:  # a lower bound of 0
-            (value,) = operation.operands
-            low = _narrow(_Rounding(value, low, high), 0, None).low
+        if operation.name == RELU:
+            inner = _narrow(inner, operation.operands[0], 0, None)
             continue
-        if operation.name == "clamp":
-            least, value, most = operation.operands
-            bounds = [_whole_number(least, matcher), _whole_number(most, matcher)]
-            if None in bounds:
-                return rounding
-            return _narrow(_Rounding(value, low, high), *bounds)
         numbers = [_whole_number(operand, matcher) for operand in operation.operands]
-        if (numbers[0] is None) == (numbers[1] is None):
+        if operation.name == "clamp":
+            low, _, high = numbers
+            is_known = low is not None and high is not None
+            return _narrow(inner, operation.operands[1], low, high) if is_known else rounding
+        if numbers.count(None) != 1:
             break
-        place = 0 if numbers[0] is None else 1
-        value, bound = operation.operands[place], numbers[1 - place]
-        narrowed = _narrow(
-            _Rounding(value, low, high),
-            *((bound, None) if operation.name == "maximum" else (None, bound)),
-        )
-        low, high = narrowed.low, narrowed.high
-    return _Rounding(value, low, high)
+        place = numbers.index(None)
+        bound = numbers[1 - place]
+        bounds = (bound, None) if operation.name == "maximum" else (None, bound)
+        inner = _narrow(inner, operation.operands[place], *bounds)
+    return inner
 
 
-def _narrow(rounding: _Rounding, low: int | None, high: int | None) -> _Rounding:
+def _narrow(rounding: _Rounding, value: Value, low: int | None, high: int | None) -> _Rounding:
     lows = [bound for bound in (rounding.low, low) if bound is not None]
     highs = [bound for bound in (rounding.high, high) if bound is not None]
-    return _Rounding(rounding.value, max(lows, default=None), min(highs, default=None))
+    return _Rounding(value, max(lows, default=None), min(highs, default=None))
 
 
 def _match_shift(value: Value, zero_point: Value | None, matcher: Matcher) -> Value | None:
-    """Returns what the zero point is added to, or 0 if there is none."""
-    add = matcher.maker(value, "add")
-    if add is None:
-        return None
-    for inner, addend in (add.operands, add.operands[::-1]):
+    """Returns the value to which the zero point is added, or 0 if there is no zero point."""
+    for inner, addend in in_both_orders(matcher.maker(value, "add")):
         is_zero = zero_point is None and matcher.number(addend) == 0
         if is_zero or (zero_point is not None and _is_same(addend, zero_point, matcher)):
             return inner
@@ -198,7 +190,7 @@ def _is_at_least_zero(value: Value, matcher: Matcher) -> bool:
 
 def _fuse_estimator(add: Operation, matcher: Matcher) -> Replacement | None:
     """Replaces `x + (rounded - x)` by `rounded`."""
-    for x, difference in (add.operands, add.operands[::-1]):
+    for x, difference in in_both_orders(add):
         subtract = matcher.maker(_skip_stop(difference, matcher), "subtract")
         if subtract is None:
             continue

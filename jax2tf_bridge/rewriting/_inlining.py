@@ -22,7 +22,7 @@ def inline_calls(program: Program, composites: Collection[str]) -> Program:
     """Returns the program without calls, and without the functions that nothing else needs.
 
     Calls of missing functions, with the wrong number of arguments, or of functions that call each
-    other without an end stay. Operations keep the calls of the user's functions that they replace,
+    other in a circle stay. Operations keep the calls of the user's functions that they replace,
     so that a consumer can make functions of them again.
 
     Args:

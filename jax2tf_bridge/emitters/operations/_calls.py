@@ -40,9 +40,11 @@ def call(scope: Scope, operation: Operation, name: str, operands: Arrays) -> lis
         scope.fail(operation, f"the module has no function {name!r}")
     n_taken = len(function.body.arguments)
     if len(operands) != n_taken:
-        scope.fail(operation, f"it gives {len(operands)} values for {n_taken}")
+        scope.fail(
+            operation, f"it passes {len(operands)} arguments to {name!r}, which takes {n_taken}"
+        )
     if name in scope.callers:
-        scope.fail(operation, "the module's functions call each other without an end")
+        scope.fail(operation, "the module's functions call each other in a circle")
     return scope.new_call(name, operation).run(function.body, operands)
 
 
@@ -110,7 +112,7 @@ def _on_one_device(scope: Scope, operation: Operation, operands: Arrays) -> Arra
       ModuleError: there are several devices.
     """
     if any(a.type != b.type for a, b in zip(operation.operands, operation.results, strict=True)):
-        scope.fail(operation, "it computes on the part of each of several devices (jax.shard_map)")
+        scope.fail(operation, "several devices compute a part each (jax.shard_map)")
     return operands
 
 
@@ -120,7 +122,9 @@ def _graph_function(scope: Scope, operation: Operation, operands: Arrays) -> Arr
     config = operation.attributes.get("tf.backend_config")
     number = config.get("called_index") if isinstance(config, Mapping) else None
     if not isinstance(number, int) or not 0 <= number < len(scope.graph_functions):
-        scope.fail(operation, f"there is no TensorFlow function of the number {number}")
+        scope.fail(
+            operation, f"it calls TensorFlow function {number} of {len(scope.graph_functions)}"
+        )
     # Open sizes of results are further operands, which the function does not take.
     has_shapes = "indices_of_shape_operands" in operation.attributes
     shapes = operation.ints("indices_of_shape_operands") if has_shapes else ()
@@ -191,7 +195,7 @@ def _check_one_device(scope: Scope, operation: Operation, name: str) -> list[int
     value = operation.attributes.get(name)
     devices = value.array().reshape(-1).tolist() if isinstance(value, DenseElements) else []
     if any(device > 0 for device in devices):
-        scope.fail(operation, f"it is between the devices {sorted(set(devices))}")
+        scope.fail(operation, f"it connects the devices {sorted(set(devices))}")
     return [int(device) for device in devices]
 
 

@@ -191,7 +191,7 @@ def convolve_transposed(
         )
     else:
         stride = _find_shared(axes, strides)
-        assert stride is not None, "who calls it has asked"
+        assert stride is not None, "the caller checked it"
         x = ops.cast(scope.tensor(image), exact_dtype(image.graph_dtype))
         tensor = ops.raw_ops.DepthwiseConv2dNativeBackpropInput(
             filter=ops.cast(_deep_kernel(scope, kernel, groups), x.dtype),

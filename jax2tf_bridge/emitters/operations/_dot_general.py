@@ -296,7 +296,7 @@ def _sizes_of_equation(
     inputs, _, output = equation.replace(" ", "").partition("->")
     terms = inputs.split(",")
     if "." in equation or len(terms) != len(operands):
-        scope.fail(operation, f"its equation {equation!r} is none of letters for each axis")
+        scope.fail(operation, f"its equation {equation!r} does not have a letter for each axis")
     sizes: dict[str, Dim] = {}
     for term, array in zip(terms, operands, strict=True):
         for letter, size in zip(term, array.sizes, strict=True):

@@ -101,7 +101,7 @@ def _smaller_size(scope: Scope, operation: Operation, array: Array) -> Dim:
         return rows
     if lower >= 0:
         return columns
-    scope.fail(operation, f"whether {rows} rows are fewer than {columns} columns is open")
+    scope.fail(operation, f"the sizes do not tell whether {rows} is less than {columns}")
 
 
 # Factorizations. A function gets the scope, the operation and its matrices, and returns tensors

@@ -83,7 +83,7 @@ def _set_dimension_size(scope: Scope, operation: Operation, operands: Arrays) ->
     if size is None or size[0] != operands[0].sizes[axis]:
         scope.fail(
             operation,
-            f"{scope.runtime}'s tensors have no sizes below those that they are made with",
+            f"{scope.runtime}'s tensors cannot be declared smaller than they are",
         )
     return operands[0]
 
