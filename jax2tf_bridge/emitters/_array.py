@@ -105,6 +105,19 @@ class Array:
         """Known elements in compact form, if none of them depends on variables."""
         return None if self.known is None or self.known.dtype == object else self.known
 
+    @property
+    def constant(self) -> np.ndarray[Any, Any] | None:
+        """Known elements with all sizes, if neither depends on variables."""
+        if self.numbers is None or not self.is_static:
+            return None
+        return np.broadcast_to(self.numbers, self.static_sizes())
+
+    @property
+    def scalar(self) -> Any:
+        """The only element, if it is a known number; else None."""
+        constant = self.constant
+        return None if constant is None or constant.size != 1 else constant.reshape(-1)[0]
+
     def static_sizes(self) -> tuple[int, ...]:
         """Returns the sizes as ints.
 

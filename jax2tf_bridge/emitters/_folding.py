@@ -165,7 +165,7 @@ def _choose(scope: Scope, operation: Operation, operands: Arrays) -> Array | Non
         return None
     name = operation.name
     if name == "select":
-        flag, on_true, on_false = scope.scalar(operands[0]), *operands[1:]
+        flag, on_true, on_false = operands[0].scalar, *operands[1:]
         if flag is None or on_true.sizes != on_false.sizes:
             return None
         return on_true if flag else on_false
@@ -175,7 +175,7 @@ def _choose(scope: Scope, operation: Operation, operands: Arrays) -> Array | Non
     if name not in neutral or any(a.element != "i1" or a.sizes for a in operands):
         return None
     for decider, operand in (operands, operands[::-1]):
-        flag = scope.scalar(decider)
+        flag = decider.scalar
         if flag is not None and bool(flag) == neutral[name]:
             return operand
         if flag is not None and name in ("and", "or"):

@@ -38,15 +38,6 @@ def move(function: Callable[..., ops.Tensor], *tensors: ops.Tensor) -> ops.Tenso
     return ops.cast(function(*(ops.cast(tensor, ops.float16) for tensor in tensors)), dtype)
 
 
-def _with_elements(
-    scope: Scope, array: Array, sizes: Sequence[Dim], data: Any, own: Sequence[Dim]
-) -> Array:
-    """Makes an array of moved elements: a NumPy array or a tensor, of the sizes `own`."""
-    if isinstance(data, np.ndarray):
-        return Array(array.element, tuple(sizes), known=data)
-    return Array(array.element, tuple(sizes), scope.set_shape(data, own))
-
-
 def select(scope: Scope, flag: ops.Tensor, x: Array, y: Array) -> Array:
     """Takes the elements of x where a flag is set, and those of y elsewhere."""
     tensor = move(lambda a, b: scope.choose(flag, a, b), scope.compact(x), scope.compact(y))
@@ -99,9 +90,7 @@ def _place(scope: Scope, array: Array, sizes: tuple[Dim, ...], dimensions: Seque
     new_sizes: list[Dim] = [1] * (len(sizes) - start)
     for axis in live:
         new_sizes[dimensions[axis] - start] = own[axis - first]
-    return _with_elements(
-        scope, array, sizes, with_ones(scope, scope.data(array), own, new_sizes), new_sizes
-    )
+    return _with_other_ones(scope, array, sizes, new_sizes)
 
 
 def compact_sizes(array: Array) -> tuple[Dim, ...]:
@@ -112,6 +101,16 @@ def compact_sizes(array: Array) -> tuple[Dim, ...]:
     return tuple(
         1 if array.repeats(axis) else array.sizes[axis] for axis in range(first, array.rank)
     )
+
+
+def _with_other_ones(
+    scope: Scope, array: Array, sizes: tuple[Dim, ...], new_sizes: Sequence[Dim]
+) -> Array:
+    """Makes an array of the same elements, whose compact form differs by sizes of 1."""
+    data = with_ones(scope, scope.data(array), compact_sizes(array), new_sizes)
+    if isinstance(data, np.ndarray):
+        return Array(array.element, sizes, known=data)
+    return Array(array.element, sizes, data)
 
 
 def with_ones(scope: Scope, tensor: Any, sizes: Sequence[Dim], new_sizes: Sequence[Dim]) -> Any:
@@ -202,8 +201,7 @@ def _reshape_elements(scope: Scope, array: Array, sizes: tuple[Dim, ...]) -> Arr
     if whole is not None and len(numbers) == len(new_sizes):
         return Array(array.element, sizes, known=whole.reshape(numbers))
     if all(_differ_by_ones(array.sizes, sizes, group) for group in groups):
-        compact, own = scope.compact(array), compact_sizes(array)
-        return Array(array.element, sizes, with_ones(scope, compact, own, new_sizes))
+        return _with_other_ones(scope, array, sizes, new_sizes)
     tensor = _tile(scope, array, groups, len(new_sizes))
     if tensor is None:
         # Missing leading axes of size 1 would only make the broadcast larger, which LiteRT's
@@ -297,7 +295,7 @@ def transpose(scope: Scope, array: Array, order: Sequence[int]) -> Array:
     if list(order) == list(range(array.rank)):
         return array
     sizes = tuple(array.sizes[axis] for axis in order)
-    data, own = scope.data(array, _MAX_MOVED_ELEMENTS), compact_sizes(array)
+    own = compact_sizes(array)
     padded = [*(1 for _ in range(array.rank - len(own))), *own]
     new_sizes = [padded[axis] for axis in order]
     live = [axis for axis in range(array.rank) if padded[axis] != 1]
@@ -305,17 +303,17 @@ def transpose(scope: Scope, array: Array, order: Sequence[int]) -> Array:
         # Moving a size of 1 past others moves no elements.
         while new_sizes and new_sizes[0] == 1:
             del new_sizes[0]
-        return _with_elements(
-            scope, array, sizes, with_ones(scope, data, own, new_sizes), new_sizes
-        )
+        return _with_other_ones(scope, array, sizes, new_sizes)
     # Repeated leading axes that stay in front can be omitted.
     start = 0
     while order[start] == start and padded[start] == 1:
         start += 1
-    data = with_ones(scope, data, own, padded[start:])
     places = [axis - start for axis in order[start:]]
-    moved = data.transpose(places) if isinstance(data, np.ndarray) else ops.transpose(data, places)
-    return _with_elements(scope, array, sizes, moved, new_sizes[start:])
+    data = with_ones(scope, scope.data(array, _MAX_MOVED_ELEMENTS), own, padded[start:])
+    if isinstance(data, np.ndarray):
+        return Array(array.element, sizes, known=data.transpose(places))
+    tensor = scope.set_shape(ops.transpose(data, places), new_sizes[start:])
+    return Array(array.element, sizes, tensor)
 
 
 # Slices.
@@ -347,8 +345,8 @@ def slice_array(
     ]
     if all(place == slice(None) for place in places):
         return resize(array, sizes)
-    bounds = [n for place in places for n in (place.start, place.stop, place.step)]
-    are_numbers = all(n is None or isinstance(n, int) for n in bounds)
+    numbers = [n for place in places for n in (place.start, place.stop, place.step)]
+    are_numbers = all(n is None or isinstance(n, int) for n in numbers)
     data = scope.data(array, _MAX_MOVED_ELEMENTS if are_numbers else 0)
     if isinstance(data, np.ndarray):
         return Array(array.element, sizes, known=data[tuple(places)])

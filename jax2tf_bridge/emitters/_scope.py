@@ -251,17 +251,6 @@ class Scope:
         tensor = self.tensor(array)
         return array if tensor is array.computed else Array(array.element, array.sizes, tensor)
 
-    def constant(self, array: Array) -> np.ndarray[Any, Any] | None:
-        """Returns the known elements of an array with all its sizes; None if unknown."""
-        if array.numbers is not None and array.is_static:
-            return np.broadcast_to(array.numbers, array.static_sizes())
-        return None
-
-    def scalar(self, array: Array) -> Any:
-        """Returns the number of a known scalar; None if unknown."""
-        constant = self.constant(array)
-        return None if constant is None or constant.size != 1 else constant.reshape(-1)[0]
-
     def _stack(self, sizes: np.ndarray[Any, Any], element: str) -> ops.Tensor:
         dtype = graph_dtype(element)
         parts = [self.sizes.compute_exactly(size, element) for size in sizes.flat]

@@ -92,7 +92,7 @@ _PLACE = re.compile(r"\{(\d{1,3})\}")
 @emits("shape_assertion")
 def _shape_assertion(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
     holds, *sizes = operands
-    if not scope.scalar(holds):
+    if not holds.scalar:
         text = operation.attributes.get("error_message")
         pieces = _PLACE.split(text if isinstance(text, str) else "the sizes do not fit")
         # Every other piece is the index of a size.

@@ -174,7 +174,7 @@ def _while(scope: Scope, operation: Operation, operands: Arrays) -> list[Array]:
 def _if(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
     on_true, on_false = operation.regions
     _check_scalar(scope, operation, operands[0])
-    flag = scope.scalar(operands[0])
+    flag = operands[0].scalar
     if flag is not None:
         return scope.new_region().run(on_true if flag else on_false, [])
     return _branches(scope, operation, scope.tensor(operands[0]), [on_false, on_true])
@@ -184,7 +184,7 @@ def _if(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
 def _case(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
     blocks = operation.regions
     _check_scalar(scope, operation, operands[0])
-    number = scope.scalar(operands[0])
+    number = operands[0].scalar
     last = len(blocks) - 1
     if last == 0 or number is not None:
         place = int(number) if number is not None and 0 <= number <= last else last

@@ -246,7 +246,7 @@ def clamp_vectors(scope: Scope, vectors: ops.Tensor, limits: Sequence[Dim]) -> o
 
 def index_vectors(scope: Scope, components: Arrays) -> ops.Tensor:
     """Stacks components of equal sizes for ops.gather_nd."""
-    constants = [scope.constant(component) for component in components]
+    constants = [component.constant for component in components]
     if all(constant is not None for constant in constants):
         return ops.constant(np.stack([np.asarray(c) for c in constants], -1))
     (sizes,) = {component.sizes for component in components}

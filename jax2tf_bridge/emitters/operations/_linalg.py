@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from jax2tf_bridge.bytecode import Attribute, Operation
 from jax2tf_bridge.emitters._array import Array, Arrays, graph_dtype, zeros
 from jax2tf_bridge.emitters._folding import convert_array
 from jax2tf_bridge.emitters._ops import ops
-from jax2tf_bridge.emitters._scope import Emitter, Scope, emits
+from jax2tf_bridge.emitters._scope import OperationEmitter, Scope, emits
 from jax2tf_bridge.emitters.formulas import factorizations
 from jax2tf_bridge.emitters.operations._calls import decompose
 from shape_poly import Dim
@@ -168,22 +168,28 @@ def _attributes(operation: Operation) -> Mapping[str, Attribute]:
     return attributes if isinstance(attributes, Mapping) else {}
 
 
-def _composite(function: _Function) -> Emitter:
-    """Decomposes a composite of empty matrices, and of those that ops.linalg cannot factor."""
+def _composite(name: str) -> Callable[[_Function], OperationEmitter]:
+    """Makes a function the emitter of a composite.
 
-    def emit(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
-        results = None
-        if operands[-1].element in _DTYPES and not _is_empty(operands[-1]):
-            results = function(scope, operation, *operands)
-        if results is None:
-            return decompose(scope, operation)
-        return _as_arrays(scope, operation, results)
+    Composites of empty matrices, and of those that ops.linalg cannot factor, are decomposed.
+    """
 
-    return emit
+    def make(function: _Function) -> OperationEmitter:
+        @emits(name)
+        def emit(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
+            results = None
+            if operands[-1].element in _DTYPES and not _is_empty(operands[-1]):
+                results = function(scope, operation, *operands)
+            if results is None:
+                return decompose(scope, operation)
+            return _as_arrays(scope, operation, results)
+
+        return emit
+
+    return make
 
 
-@emits("jax2tf.eig")
-@_composite
+@_composite("jax2tf.eig")
 def _eig_composite(scope: Scope, operation: Operation, a: Array) -> _Results | None:
     if _attributes(operation).get("compute_left_eigenvectors"):
         return None  # TensorFlow does not compute them
@@ -192,14 +198,12 @@ def _eig_composite(scope: Scope, operation: Operation, a: Array) -> _Results | N
     return results[: len(operation.results)]
 
 
-@emits("jax2tf.eigh")
-@_composite
+@_composite("jax2tf.eigh")
 def _eigh_composite(scope: Scope, operation: Operation, a: Array) -> _Results:
     return _eigh(scope, a, lower=bool(_attributes(operation).get("lower", True)))
 
 
-@emits("jax2tf.qr")
-@_composite
+@_composite("jax2tf.qr")
 def _qr_composite(scope: Scope, operation: Operation, a: Array) -> _Results:
     full = bool(_attributes(operation).get("full_matrices"))
     *batch, m, n = a.sizes
@@ -208,8 +212,7 @@ def _qr_composite(scope: Scope, operation: Operation, a: Array) -> _Results:
     return [(q, (*batch, m, k)), (r, (*batch, k, n))]
 
 
-@emits("jax2tf.svd")
-@_composite
+@_composite("jax2tf.svd")
 def _svd_composite(scope: Scope, operation: Operation, a: Array) -> _Results:
     attributes = _attributes(operation)
     if attributes.get("compute_uv"):
@@ -218,8 +221,7 @@ def _svd_composite(scope: Scope, operation: Operation, a: Array) -> _Results:
     return [(values, (*a.sizes[:-2], _smaller_size(scope, operation, a)))]
 
 
-@emits("jax2tf.tridiagonal_solve")
-@_composite
+@_composite("jax2tf.tridiagonal_solve")
 def _tridiagonal_solve(
     scope: Scope, operation: Operation, lower: Array, diagonal: Array, upper: Array, b: Array
 ) -> _Results:
@@ -230,51 +232,54 @@ def _tridiagonal_solve(
     return [(solution, b.sizes)]
 
 
-_lu_composite = emits("jax2tf.lu")(_composite(_lu))
+_lu_composite = _composite("jax2tf.lu")(_lu)
 
 
 # Custom calls that XLA expands.
 
 
-def _call(function: Callable[..., _Results]) -> Emitter:
-    def emit(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
-        # With open sizes, the shapes of the results are further operands.
-        matrices = [array for array in operands if not array.row.is_integer]
-        _check(scope, operation, matrices)
-        is_lapack = operation.text("call_target_name").startswith("lapack_")
-        if is_lapack and any(map(_is_empty, matrices)):
-            scope.fail(operation, "its matrices are empty")
-        arrays = _as_arrays(scope, operation, function(scope, operation, *matrices))
-        if is_lapack and len(arrays) < len(operation.results):
-            # JAX only tests whether `info` is 0. The results of failed factorizations are NaN.
-            info = operation.results[-1].tensor.element
-            arrays.append(zeros(info, matrices[0].sizes[:-2]))
-        return arrays
+def _call(*names: str) -> Callable[[Callable[..., _Results]], OperationEmitter]:
+    """Makes a function the emitter of custom calls."""
 
-    return emit
+    def make(function: Callable[..., _Results]) -> OperationEmitter:
+        @emits(*names)
+        def emit(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
+            # With open sizes, the shapes of the results are further operands.
+            matrices = [array for array in operands if not array.row.is_integer]
+            _check(scope, operation, matrices)
+            is_lapack = operation.text("call_target_name").startswith("lapack_")
+            if is_lapack and any(map(_is_empty, matrices)):
+                scope.fail(operation, "its matrices are empty")
+            arrays = _as_arrays(scope, operation, function(scope, operation, *matrices))
+            if is_lapack and len(arrays) < len(operation.results):
+                # JAX only tests whether `info` is 0. The results of failed factorizations are NaN.
+                info = operation.results[-1].tensor.element
+                arrays.append(zeros(info, matrices[0].sizes[:-2]))
+            return arrays
+
+        return emit
+
+    return make
 
 
-@emits("Eigh")
-@_call
+@_call("Eigh")
 def _eigh_call(scope: Scope, operation: Operation, a: Array) -> _Results:
     config = operation.attributes.get("backend_config")
     # The configuration has the triangle that is read, and the precision of XLA's iteration.
     return _eigh(scope, a, lower=not isinstance(config, str) or config.split(",")[0] != "0")
 
 
-_lu_call = emits("LuDecomposition")(_call(_lu))
-_qr_call = emits("Qr")(_call(_householder_qr))
-_householder_product_call = emits("ProductOfElementaryHouseholderReflectors")(
-    _call(_householder_product)
-)
+_lu_call = _call("LuDecomposition")(_lu)
+_qr_call = _call("Qr")(_householder_qr)
+_householder_product_call = _call("ProductOfElementaryHouseholderReflectors")(_householder_product)
 
 
 # LAPACK's routines as JAX calls them on CPUs since 2025.
 
 
-def _lapack(names: str) -> tuple[str, ...]:
-    """Returns the targets of routines; the first letters of the names are those of the dtypes."""
-    return tuple(f"lapack_{name}_ffi" for name in names.split())
+def _lapack(letters: str, routine: str) -> Iterator[str]:
+    """Yields the targets of a routine; its first letters are those of the dtypes."""
+    return (f"lapack_{letter}{routine}_ffi" for letter in letters)
 
 
 def _flag(scope: Scope, operation: Operation, name: str, default: str) -> str:
@@ -294,15 +299,13 @@ def _reads_lower(scope: Scope, operation: Operation) -> bool:
     return _flag(scope, operation, "uplo", "L") == "L"
 
 
-@emits(*_lapack("sgetrf dgetrf cgetrf zgetrf"))
-@_call
+@_call(*_lapack("sdcz", "getrf"))
 def _getrf(scope: Scope, operation: Operation, a: Array) -> _Results:
     factors, (pivots, sizes), _ = _lu(scope, operation, a)
     return [factors, (pivots + 1, sizes)]  # LAPACK numbers rows from 1
 
 
-@emits(*_lapack("spotrf dpotrf cpotrf zpotrf"))
-@_call
+@_call(*_lapack("sdcz", "potrf"))
 def _potrf(scope: Scope, operation: Operation, a: Array) -> _Results:
     factor = factorizations.cholesky(scope.tensor(a), lower=_reads_lower(scope, operation))
     has_failed = ops.math.is_nan(ops.math.real(ops.linalg.diag_part(factor)))
@@ -310,21 +313,18 @@ def _potrf(scope: Scope, operation: Operation, a: Array) -> _Results:
     return [(factor, a.sizes), (info, a.sizes[:-2])]
 
 
-@emits(*_lapack("ssyevd dsyevd cheevd zheevd"))
-@_call
+@_call(*_lapack("sd", "syevd"), *_lapack("cz", "heevd"))
 def _syevd(scope: Scope, operation: Operation, a: Array) -> _Results:
     return _eigh(scope, a, lower=_reads_lower(scope, operation))
 
 
-@emits(*_lapack("sgesdd dgesdd cgesdd zgesdd"))
-@_call
+@_call(*_lapack("sdcz", "gesdd"))
 def _gesdd(scope: Scope, operation: Operation, a: Array) -> _Results:
     full = _flag(scope, operation, "mode", "S") == "A"
     return [(scope.tensor(a), a.sizes), *_svd(scope, operation, a, full=full)]
 
 
-@emits(*_lapack("strsm dtrsm ctrsm ztrsm"))
-@_call
+@_call(*_lapack("sdcz", "trsm"))
 def _trsm(scope: Scope, operation: Operation, a: Array, b: Array) -> _Results:
     transposes = {"N": "NO_TRANSPOSE", "T": "TRANSPOSE", "C": "ADJOINT"}
     solution = factorizations.triangular_solve(
@@ -338,8 +338,8 @@ def _trsm(scope: Scope, operation: Operation, a: Array, b: Array) -> _Results:
     return [(solution, b.sizes)]
 
 
-_geqrf = emits(*_lapack("sgeqrf dgeqrf cgeqrf zgeqrf"))(_call(_householder_qr))
-_orgqr = emits(*_lapack("sorgqr dorgqr cungqr zungqr"))(_call(_householder_product))
+_geqrf = _call(*_lapack("sdcz", "geqrf"))(_householder_qr)
+_orgqr = _call(*_lapack("sd", "orgqr"), *_lapack("cz", "ungqr"))(_householder_product)
 
 
 # Fourier transforms.

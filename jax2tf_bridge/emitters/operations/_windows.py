@@ -106,16 +106,14 @@ def _reduce(
     else:
         results = [_reduce_from_identity(scope, reducers[0], combine, arrays[0], windows)]
         results = [fit_sizes(scope, result, sizes) for result in results]
-    if reducers is not None and all(map(functools.partial(_is_identity, scope), reducers, inits)):
+    if reducers is not None and all(map(_is_identity, reducers, inits)):
         return results
     return _combine_inits(scope, combine, inits, results)
 
 
-def _is_identity(scope: Scope, reducer: Reducer, init: Array) -> bool:
-    """Returns whether an initial value is known to be the identity element."""
-    known = scope.scalar(init)
+def _is_identity(reducer: Reducer, init: Array) -> bool:
     # 0 and -0 are both identities of sums; they differ only for a sum of -0, which XLA makes 0.
-    return known is not None and bool(known == reducer.identity)
+    return init.scalar is not None and bool(init.scalar == reducer.identity)
 
 
 def _combine_inits(scope: Scope, combine: Combine, inits: Arrays, arrays: Arrays) -> list[Array]:
@@ -340,7 +338,7 @@ def _select_and_scatter(scope: Scope, operation: Operation, operands: Arrays) ->
     def by_index(scope: Scope) -> Array:
         return _scatter_by_index(scope, operation, operands, windows)
 
-    is_sum = match_reducers(body) == [Reducer("add", array.element)] and scope.scalar(init) == 0
+    is_sum = match_reducers(body) == [Reducer("add", array.element)] and init.scalar == 0
     # No converter of graphs knows MaxPoolGrad.
     has_pool = is_sum and has_pool_gradient(extreme, array, windows)
     if scope.is_for_any_converter or not has_pool:
