@@ -13,7 +13,6 @@ from jax2tf_bridge.bytecode import Block, Operation
 from jax2tf_bridge.emitters._array import Array, Arrays, zeros
 from jax2tf_bridge.emitters._movement import (
     broadcast,
-    fit_sizes,
     iota,
     move,
     pad_to,
@@ -39,6 +38,7 @@ from jax2tf_bridge.emitters.operations._indices import (
     is_too_deep,
     split_operands,
 )
+from jax2tf_bridge.emitters.operations._reductions import make_combine
 from jax2tf_bridge.rewriting import Reducer
 from shape_poly import Dim
 
@@ -190,16 +190,11 @@ def _update_once(
             for array, window in zip(arrays, windows, strict=True)
         ]
         if body is not None:
-            news = _run(scope, body, olds, news)
+            news = make_combine(body)(scope, olds, news)
         if valid is not None:
             flag = scope.compact(valid)
             news = [select(scope, flag, new, old) for new, old in zip(news, olds, strict=True)]
     return [update_at(scope, array, new, starts) for array, new in zip(arrays, news, strict=True)]
-
-
-def _run(scope: Scope, body: Block, olds: Arrays, news: Arrays) -> list[Array]:
-    results = scope.new_region().run(body, [*olds, *news])
-    return [fit_sizes(scope, result, old.sizes) for result, old in zip(results, olds, strict=True)]
 
 
 # Many windows.
@@ -457,7 +452,9 @@ def _update_unique(
     news = scope.new_arrays(windows, arrays, sizes)
     return [
         rows.to_operand(_replace(tensor, index, scope.tensor(new)), old.element)
-        for tensor, new, old in zip(tensors, _run(scope, body, olds, news), olds, strict=True)
+        for tensor, new, old in zip(
+            tensors, make_combine(body)(scope, olds, news), olds, strict=True
+        )
     ]
 
 
