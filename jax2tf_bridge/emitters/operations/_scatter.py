@@ -450,11 +450,10 @@ def _update_unique(
     sizes = (*grid, *rows.rest)
     olds = scope.new_arrays((ops.gather_nd(x, index) for x in tensors), arrays, sizes)
     news = scope.new_arrays(windows, arrays, sizes)
+    results = make_combine(body)(scope, olds, news)
     return [
-        rows.to_operand(_replace(tensor, index, scope.tensor(new)), old.element)
-        for tensor, new, old in zip(
-            tensors, make_combine(body)(scope, olds, news), olds, strict=True
-        )
+        rows.to_operand(_replace(tensor, index, scope.tensor(result)), result.element)
+        for tensor, result in zip(tensors, results, strict=True)
     ]
 
 
