@@ -9,7 +9,6 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from jax2tf_bridge.emitters._array import Array, Arrays, zeros
 from jax2tf_bridge.emitters._movement import (
@@ -160,14 +159,8 @@ def convolve_transposed(
     strides = [axis.spread for axis in axes]
     # The axes of the strided convolution, which maps the result to the image.
     others = [
-        Axis(
-            size=axis.result,
-            window=axis.window,
-            stride=axis.spread,
-            low=axis.window - 1 - axis.low,
-            high=axis.window - 1 - axis.high,
-        )
-        for axis in axes
+        Axis(a.result, a.window, a.spread, a.window - 1 - a.low, a.window - 1 - a.high)
+        for a in axes
     ]
     padding = _name_of_gradient(others, remainder=True)
     if padding is None:
@@ -175,30 +168,25 @@ def convolve_transposed(
     else:
         spatial = [axis.result for axis in axes]
     full_sizes = (batch, *spatial, features)
-    arguments: dict[str, Any] = {
-        "input_sizes": scope.sizes.shape(full_sizes),
-        "padding": padding or "VALID",
-    }
-    if groups == 1:
-        function = (
-            ops.raw_ops.Conv2DBackpropInput if len(axes) == 2 else ops.raw_ops.Conv3DBackpropInputV2
-        )
-        tensor = function(
-            filter=scope.tensor(kernel),
-            out_backprop=scope.tensor(image),
-            strides=_around(strides),
-            **arguments,
-        )
-    else:
+    x, w = scope.tensor(image), scope.tensor(kernel)
+    if groups > 1:
+        function = ops.raw_ops.DepthwiseConv2dNativeBackpropInput
         stride = _find_shared(axes, strides)
         assert stride is not None, "the caller checked it"
-        x = ops.cast(scope.tensor(image), exact_dtype(image.graph_dtype))
-        tensor = ops.raw_ops.DepthwiseConv2dNativeBackpropInput(
-            filter=ops.cast(_deep_kernel(scope, kernel, groups), x.dtype),
-            out_backprop=x,
-            strides=_around([stride, stride]),
-            **arguments,
-        )
+        strides = [stride] * 2
+        x = ops.cast(x, exact_dtype(x.dtype))
+        w = ops.cast(_deep_kernel(scope, kernel, groups), x.dtype)
+    elif len(axes) == 2:
+        function = ops.raw_ops.Conv2DBackpropInput
+    else:
+        function = ops.raw_ops.Conv3DBackpropInputV2
+    tensor = function(
+        input_sizes=scope.sizes.shape(full_sizes),
+        filter=w,
+        out_backprop=x,
+        strides=_around(strides),
+        padding=padding or "VALID",
+    )
     result = _array(scope, image, tensor, full_sizes)
     if padding is not None:
         return result
@@ -226,31 +214,28 @@ def correlate(
         image = _with_zeros(scope, image, axes)
     sizes = (*window, features if groups == 1 else features // groups, out)
     x, y = scope.tensor(image), scope.tensor(cotangent)
-    stride = _find_shared(axes, strides)
-    if groups > 1 and groups == features and len(axes) == 2 and stride is not None:
-        exact = exact_dtype(x.dtype)
-        tensor = ops.raw_ops.DepthwiseConv2dNativeBackpropFilter(
-            input=ops.cast(x, exact),
-            filter_sizes=scope.sizes.shape((*window, features, out // groups)),
-            out_backprop=ops.cast(y, exact),
-            strides=_around([stride, stride]),
-            padding=padding,
+    is_deep = 1 < groups == features and len(axes) == 2
+    stride = _find_shared(axes, strides) if is_deep else None
+    kernel_sizes = (*sizes[:-1], out if groups == 1 else out // groups)
+    if stride is not None:
+        function = ops.raw_ops.DepthwiseConv2dNativeBackpropFilter
+        kernel_sizes, strides = (*window, features, out // groups), [stride] * 2
+        x, y = (ops.cast(tensor, exact_dtype(tensor.dtype)) for tensor in (x, y))
+    elif len(axes) == 2:
+        function = ops.raw_ops.Conv2DBackpropFilter
+    else:
+        function = ops.raw_ops.Conv3DBackpropFilterV2
+    shape = scope.sizes.shape(kernel_sizes)
+
+    def apply(a: ops.Tensor, b: ops.Tensor) -> ops.Tensor:
+        around = _around(strides)
+        return function(
+            input=a, filter_sizes=shape, out_backprop=b, strides=around, padding=padding
         )
-        deep = _array(scope, image, tensor, (*window, features, out // groups))
-        return reshape_whole(scope, deep, sizes)
-    function = (
-        ops.raw_ops.Conv2DBackpropFilter if len(axes) == 2 else ops.raw_ops.Conv3DBackpropFilterV2
-    )
-    each = scope.sizes.shape((*sizes[:-1], out if groups == 1 else out // groups))
-    tensor = _by_groups(
-        lambda a, b: function(
-            input=a, filter_sizes=each, out_backprop=b, strides=_around(strides), padding=padding
-        ),
-        x,
-        y,
-        groups,
-    )
-    return _array(scope, image, tensor, sizes)
+
+    if stride is not None:
+        return reshape_whole(scope, _array(scope, image, apply(x, y), kernel_sizes), sizes)
+    return _array(scope, image, _by_groups(apply, x, y, groups), sizes)
 
 
 def convolve_by_positions(
