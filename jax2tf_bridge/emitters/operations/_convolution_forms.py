@@ -99,27 +99,19 @@ def convolve(scope: Scope, image: Array, kernel: Array, axes: Sequence[Axis], gr
         kernel, axes = _with_holes(scope, kernel, axes)
     image, axes, padding = _pad(scope, image, axes)
     strides, dilations = [axis.stride for axis in axes], [axis.dilation for axis in axes]
+    x, w = scope.tensor(image), scope.tensor(kernel)
+    is_deep = groups > 1 and kernel.sizes[-2] == 1 and max(dilations) == 1
+    stride = _find_shared(axes, strides) if is_deep else None
     if len(axes) == 3:
-        tensor = _by_groups(
-            lambda x, w: ops.nn.conv3d(x, w, _around(strides), padding),
-            scope.tensor(image),
-            scope.tensor(kernel),
-            groups,
-        )
-        return _array(scope, image, tensor, sizes)
-    stride = _find_shared(axes, strides)
-    if groups > 1 and kernel.sizes[-2] == 1 and stride is not None and max(dilations) == 1:
-        x = ops.cast(scope.tensor(image), exact_dtype(image.graph_dtype))
+        around = _around(strides)
+        tensor = _by_groups(lambda a, b: ops.nn.conv3d(a, b, around, padding), x, w, groups)
+    elif stride is not None:
+        x = ops.cast(x, exact_dtype(x.dtype))
         w = ops.cast(_deep_kernel(scope, kernel, groups), x.dtype)
         tensor = ops.nn.depthwise_conv2d(x, w, _around([stride, stride]), padding)
-        return _array(scope, image, tensor, sizes)
-    tensor = ops.nn.conv2d(
-        scope.tensor(image),
-        scope.tensor(kernel),
-        _around(strides),
-        padding,
-        dilations=_around(dilations),
-    )
+    else:
+        around = _around(strides)
+        tensor = ops.nn.conv2d(x, w, around, padding, dilations=_around(dilations))
     return _array(scope, image, tensor, sizes)
 
 
