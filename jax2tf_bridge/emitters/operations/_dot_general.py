@@ -55,20 +55,13 @@ class _Labelled:
 
 @emits("dot_general")
 def _dot_general(scope: Scope, operation: Operation, operands: Arrays) -> Array:
-    return contract(
-        scope,
-        operands[0],
-        operands[1],
-        operation.result_type.element,
-        batch=(
-            operation.ints("lhs_batching_dimensions"),
-            operation.ints("rhs_batching_dimensions"),
-        ),
-        contracting=(
-            operation.ints("lhs_contracting_dimensions"),
-            operation.ints("rhs_contracting_dimensions"),
-        ),
+    left, right = operands
+    batch, contracting = (
+        [operation.ints(f"{side}_{kind}_dimensions") for side in ("lhs", "rhs")]
+        for kind in ("batching", "contracting")
     )
+    element = operation.result_type.element
+    return contract(scope, left, right, element, batch=batch, contracting=contracting)
 
 
 def contract(
@@ -77,8 +70,8 @@ def contract(
     right: Array,
     element: str,
     *,
-    batch: tuple[Sequence[int], Sequence[int]],
-    contracting: tuple[Sequence[int], Sequence[int]],
+    batch: Sequence[Sequence[int]],
+    contracting: Sequence[Sequence[int]],
 ) -> Array:
     """Multiplies arrays and sums along axes, like StableHLO's dot_general.
 
