@@ -332,8 +332,8 @@ def _select_and_scatter(scope: Scope, operation: Operation, operands: Arrays) ->
     windows = _read_windows(operation, array.rank)
     if 0 in array.sizes or 0 in source.sizes:
         return broadcast(scope, init, array.sizes, ())
-    select, body = operation.regions
-    extreme = match_selected_extreme(select)
+    selector, body = operation.regions
+    extreme = match_selected_extreme(selector)
 
     def by_index(scope: Scope) -> Array:
         return _scatter_by_index(scope, operation, operands, windows)
@@ -389,12 +389,12 @@ def _scatter_by_index(
 
 
 def _select_indices(
-    scope: Scope, select: Block, array: Array, index: Array, none: Array, windows: Windows
+    scope: Scope, selector: Block, array: Array, index: Array, none: Array, windows: Windows
 ) -> Array:
     """Returns the index of the selected element of each window; `none` for padding alone."""
 
     def choose(scope: Scope, left: Arrays, right: Arrays) -> list[Array]:
-        (verdict,) = scope.new_region().run(select, [left[0], right[0]])
+        (verdict,) = scope.new_region().run(selector, [left[0], right[0]])
         keeps = scope.compact(fit_sizes(scope, verdict, sizes))
         return [select(scope, keeps, a, b) for a, b in zip(left, right, strict=True)]
 
