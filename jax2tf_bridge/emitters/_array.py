@@ -71,7 +71,7 @@ class Array:
     def __post_init__(self) -> None:
         if not self.is_static:
             object.__setattr__(self, "sizes", tuple(map(plain, self.sizes)))
-        if isinstance(self.known, np.generic):  # which NumPy makes of arrays without axes
+        if np.isscalar(self.known):  # NumPy makes scalars of arrays without axes
             object.__setattr__(self, "known", np.asarray(self.known))
         if self.known is not None and self.known.dtype == object:
             parts = [plain(part) for part in self.known.flat]

@@ -480,7 +480,7 @@ def reverse(scope: Scope, array: Array, axes: Sequence[int]) -> Array:
         return array
     data = scope.data(array, _MAX_MOVED_ELEMENTS)
     if isinstance(data, np.ndarray):
-        return Array(array.element, array.sizes, known=np.flip(data, places))
+        return Array(array.element, array.sizes, known=np.flip(data, tuple(places)))
     tensor = move(lambda x: reverse_axes(scope, x, places), data)
     return Array(array.element, array.sizes, tensor)
 

@@ -397,7 +397,7 @@ class Scope:
             (counter, *tensors),
             shape_invariants=(ops.TensorShape([]), *shapes),
         )
-        return results
+        return list(results)
 
     def new_array(self, tensor: ops.Tensor, element: str, sizes: Sequence[Dim]) -> Array:
         """Makes an array from a tensor, which may be compact."""
