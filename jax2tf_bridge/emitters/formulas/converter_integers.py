@@ -264,11 +264,8 @@ def population_count(element: str, x: ops.Tensor) -> ops.Tensor:
 def count_leading_zeros(element: str, x: ops.Tensor) -> ops.Tensor:
     """Counts the zeros before the highest set bit."""
     width = dtype_of_element(element).bits
-    bits, places = _to_bits(element, x), 1
     # Sign bits that are shifted in do not matter: then the highest bit is set, so all are.
-    while places < width:
-        bits = ops.bitwise.bitwise_or(bits, _shift_right(bits, places))
-        places *= 2
+    bits = integers.set_lower_bits(_to_bits(element, x), width, _shift_right)
     return ops.cast(constant_like(bits, width) - _count_bits(bits, width), x.dtype)
 
 

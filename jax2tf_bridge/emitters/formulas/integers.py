@@ -224,14 +224,24 @@ def population_count(element: str, x: ops.Tensor) -> ops.Tensor:
     return ops.cast(ops.raw_ops.PopulationCount(x=_bits_of(element, x)), x.dtype)
 
 
+def set_lower_bits(
+    bits: ops.Tensor, width: int, shift: Callable[[ops.Tensor, int], ops.Tensor]
+) -> ops.Tensor:
+    """Sets all bits below the highest set one; `shift` shifts right by a number of places."""
+    places = 1
+    while places < width:
+        bits = ops.bitwise.bitwise_or(bits, shift(bits, places))
+        places *= 2
+    return bits
+
+
+def _shift_right(bits: ops.Tensor, places: int) -> ops.Tensor:
+    return ops.bitwise.right_shift(bits, constant_like(bits, places))
+
+
 def count_leading_zeros(element: str, x: ops.Tensor) -> ops.Tensor:
     """Counts the zeros before the highest set bit."""
-    width, places = dtype_of_element(element).bits, 1
-    bits = _bits_of(element, x)
-    while places < width:
-        bits = ops.bitwise.bitwise_or(
-            bits, ops.bitwise.right_shift(bits, constant_like(bits, places))
-        )
-        places *= 2
+    width = dtype_of_element(element).bits
+    bits = set_lower_bits(_bits_of(element, x), width, _shift_right)
     count = ops.raw_ops.PopulationCount(x=bits)
     return ops.cast(ops.subtract(constant_like(count, width), count), x.dtype)
