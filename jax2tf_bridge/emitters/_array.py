@@ -36,6 +36,10 @@ def _has_dtype(builder: str, element: str) -> bool:
     return True
 
 
+Shape: TypeAlias = Sequence[Dim]
+"""Sizes of an array: ints, or expressions in the variables of a scope."""
+
+
 def plain(size: Dim) -> Dim:
     """Returns a size as an int if it does not depend on the variables."""
     if isinstance(size, int):
@@ -157,7 +161,7 @@ Arrays: TypeAlias = Sequence[Array]
 """Operands or results of an operation."""
 
 
-def zeros(element: str, sizes: Sequence[Dim] = ()) -> Array:
+def zeros(element: str, sizes: Shape = ()) -> Array:
     """Makes an array of zeros or False; also stands for one without elements."""
     return Array(element, tuple(sizes), known=np.zeros((), graph_dtype(element).as_numpy_dtype))
 

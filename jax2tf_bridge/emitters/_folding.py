@@ -13,7 +13,7 @@ import numpy as np
 from jax2tf_bridge import rewriting
 from jax2tf_bridge._dtypes import dtype_of_element
 from jax2tf_bridge.bytecode import Operation
-from jax2tf_bridge.emitters._array import Array, Arrays, graph_dtype, plain
+from jax2tf_bridge.emitters._array import Array, Arrays, Shape, graph_dtype, plain
 from jax2tf_bridge.emitters._scope import Scope
 from jax2tf_bridge.emitters._sizes import broadcast_sizes
 from jax2tf_bridge.emitters.formulas import conversions, converter_integers
@@ -223,7 +223,7 @@ def convert_array(scope: Scope, array: Array, element: str) -> Array:
     return scope.new_array(tensor, element, array.sizes)
 
 
-def _compute_size(scope: Scope, name: str, row: Sequence[Dim]) -> Dim | None:
+def _compute_size(scope: Scope, name: str, row: Shape) -> Dim | None:
     match name, row:
         case (("add" | "subtract" | "multiply" | "negate"), _):
             return plain(_FUNCTIONS[name](*row))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jax2tf_bridge.emitters._array import Array, Arrays, graph_dtype, plain, zeros
+from jax2tf_bridge.emitters._array import Array, Arrays, Shape, graph_dtype, plain, zeros
 from jax2tf_bridge.emitters._folding import to_element
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Scope
@@ -22,7 +22,7 @@ _MAX_SLICED_AXES = 5
 """Maximum rank of a tensor that LiteRT slices."""
 
 
-def resize(array: Array, sizes: Sequence[Dim]) -> Array:
+def resize(array: Array, sizes: Shape) -> Array:
     """Changes the sizes of axes that repeat one element, without changing the compact form."""
     return dataclasses.replace(array, sizes=tuple(sizes), origin=None)
 
@@ -60,7 +60,7 @@ def product(sizes: Iterable[Dim]) -> Dim:
 # Broadcasts and reshapes.
 
 
-def broadcast(scope: Scope, array: Array, sizes: Sequence[Dim], dimensions: Sequence[int]) -> Array:
+def broadcast(scope: Scope, array: Array, sizes: Shape, dimensions: Sequence[int]) -> Array:
     """Broadcasts an array; axis i becomes axis dimensions[i]. Needs no operation if possible.
 
     The compact form gets sizes of 1 for repeated axes, without leading ones.
@@ -103,9 +103,7 @@ def compact_sizes(array: Array) -> tuple[Dim, ...]:
     )
 
 
-def _with_other_ones(
-    scope: Scope, array: Array, sizes: tuple[Dim, ...], new_sizes: Sequence[Dim]
-) -> Array:
+def _with_other_ones(scope: Scope, array: Array, sizes: tuple[Dim, ...], new_sizes: Shape) -> Array:
     """Makes an array of the same elements, whose compact form differs by sizes of 1."""
     data = with_ones(scope, scope.data(array), compact_sizes(array), new_sizes)
     if isinstance(data, np.ndarray):
@@ -113,7 +111,7 @@ def _with_other_ones(
     return Array(array.element, sizes, data)
 
 
-def with_ones(scope: Scope, tensor: Any, sizes: Sequence[Dim], new_sizes: Sequence[Dim]) -> Any:
+def with_ones(scope: Scope, tensor: Any, sizes: Shape, new_sizes: Shape) -> Any:
     """Reshapes a tensor or NumPy array to sizes that differ only by ones.
 
     It needs no arithmetic on sizes.
@@ -139,22 +137,20 @@ def with_ones(scope: Scope, tensor: Any, sizes: Sequence[Dim], new_sizes: Sequen
     return scope.set_shape(result, new_sizes)
 
 
-def reshape_tensor(
-    scope: Scope, tensor: ops.Tensor, sizes: Sequence[Dim], new_sizes: Sequence[Dim]
-) -> ops.Tensor:
+def reshape_tensor(scope: Scope, tensor: ops.Tensor, sizes: Shape, new_sizes: Shape) -> ops.Tensor:
     """Reshapes a tensor, if possible without arithmetic on sizes."""
     if [size for size in sizes if size != 1] == [size for size in new_sizes if size != 1]:
         return with_ones(scope, tensor, sizes, new_sizes)
     return scope.set_shape(ops.reshape(tensor, scope.sizes.reshape_shape(new_sizes)), new_sizes)
 
 
-def reshape_whole(scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
+def reshape_whole(scope: Scope, array: Array, sizes: Shape) -> Array:
     """Reshapes an array; its tensor has all the sizes."""
     tensor = reshape_tensor(scope, scope.tensor(array), array.sizes, sizes)
     return Array(array.element, tuple(sizes), tensor)
 
 
-def _other_ones(sizes: Sequence[Dim], new_sizes: Sequence[Dim]) -> tuple[list[int], list[int]]:
+def _other_ones(sizes: Shape, new_sizes: Shape) -> tuple[list[int], list[int]]:
     """Finds superfluous sizes of 1, and the positions of missing ones."""
     drop: list[int] = []
     add: list[int] = []
@@ -170,7 +166,7 @@ def _other_ones(sizes: Sequence[Dim], new_sizes: Sequence[Dim]) -> tuple[list[in
     return drop + list(range(at, len(sizes))), add
 
 
-def reshape(scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
+def reshape(scope: Scope, array: Array, sizes: Shape) -> Array:
     sizes = tuple(map(plain, sizes))
     array = array.origin or array
     if sizes == array.sizes:
@@ -238,18 +234,14 @@ def _tile(
     return integers.repeat(lambda x: ops.tile(x, multiples), tensor)
 
 
-def _differ_by_ones(
-    sizes: Sequence[Dim], new_sizes: Sequence[Dim], group: tuple[list[int], list[int]]
-) -> bool:
+def _differ_by_ones(sizes: Shape, new_sizes: Shape, group: tuple[list[int], list[int]]) -> bool:
     own, places = group
     return [sizes[axis] for axis in own if sizes[axis] != 1] == [
         new_sizes[place] for place in places if new_sizes[place] != 1
     ]
 
 
-def _match_axes(
-    sizes: Sequence[Dim], new_sizes: Sequence[Dim]
-) -> list[tuple[list[int], list[int]]]:
+def _match_axes(sizes: Shape, new_sizes: Shape) -> list[tuple[list[int], list[int]]]:
     """Splits two shapes of equal size into corresponding groups of axes of equal size."""
     groups: list[tuple[list[int], list[int]]] = []
     totals: dict[Dim, int] = {}
@@ -319,9 +311,7 @@ def transpose(scope: Scope, array: Array, order: Sequence[int]) -> Array:
 # Slices.
 
 
-def slice_array(
-    scope: Scope, array: Array, starts: Sequence[Dim], limits: Sequence[Dim], steps: Sequence[Dim]
-) -> Array:
+def slice_array(scope: Scope, array: Array, starts: Shape, limits: Shape, steps: Shape) -> Array:
     """Takes every steps[i]-th element of axis i from starts[i] up to limits[i], exclusive."""
     sizes = tuple(
         own if start == 0 and limit == own and step == 1 else _slice_size(start, limit, step)
@@ -361,7 +351,7 @@ def slice_array(
 
 
 def _merge_whole_axes(
-    sizes: Sequence[Dim], starts: Sequence[Dim], limits: Sequence[Dim], steps: Sequence[Dim]
+    sizes: Shape, starts: Shape, limits: Shape, steps: Shape
 ) -> list[tuple[Dim, Dim, Dim, Dim]]:
     """Merges adjacent axes that a slice takes whole.
 
@@ -456,7 +446,7 @@ def _spread_constant(array: Array, axes: Sequence[int]) -> np.ndarray[Any, Any] 
     return np.broadcast_to(array.known, numbers)
 
 
-def iota(scope: Scope, element: str, sizes: Sequence[Dim], axis: int) -> Array:
+def iota(scope: Scope, element: str, sizes: Shape, axis: int) -> Array:
     """Counts along an axis from 0; the other axes repeat it."""
     if 0 in sizes:
         return zeros(element, sizes)
@@ -494,12 +484,7 @@ def reverse_axes(scope: Scope, tensor: ops.Tensor, axes: Sequence[int]) -> ops.T
 
 
 def pad(
-    scope: Scope,
-    array: Array,
-    value: Array,
-    low: Sequence[Dim],
-    high: Sequence[Dim],
-    interior: Sequence[Dim],
+    scope: Scope, array: Array, value: Array, low: Shape, high: Shape, interior: Shape
 ) -> Array:
     """Pads with a value before, after and between the elements; negative amounts drop elements."""
     for axis, amount in enumerate(interior):
@@ -523,12 +508,7 @@ def pad(
 
 
 def _pad_around(
-    scope: Scope,
-    array: Array,
-    value: Array,
-    before: Sequence[Dim],
-    behind: Sequence[Dim],
-    sizes: tuple[Dim, ...],
+    scope: Scope, array: Array, value: Array, before: Shape, behind: Shape, sizes: tuple[Dim, ...]
 ) -> Array:
     if 0 in array.sizes or _repeats_value(array, value):
         return broadcast(scope, value, sizes, ())
@@ -558,7 +538,7 @@ def _pad_around(
     return Array(array.element, sizes, scope.set_shape(padded, new_sizes))
 
 
-def pad_to(scope: Scope, array: Array, least: Sequence[Dim]) -> Array:
+def pad_to(scope: Scope, array: Array, least: Shape) -> Array:
     """Pads axes with zeros at the end if their open sizes may be less than `least`.
 
     TensorFlow's kernels fail, or worse, if an array is empty or smaller than a window. If no
@@ -586,7 +566,7 @@ def pad_to(scope: Scope, array: Array, least: Sequence[Dim]) -> Array:
     return Array(array.element, sizes, scope.set_shape(tensor, sizes))
 
 
-def take_first(scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
+def take_first(scope: Scope, array: Array, sizes: Shape) -> Array:
     """Takes the first `sizes` elements of each axis; reverses `pad_to`."""
     return slice_array(scope, array, [0] * array.rank, sizes, [1] * array.rank)
 
@@ -618,7 +598,7 @@ def _pad_between(scope: Scope, array: Array, value: Array, axis: int, amount: Di
     return slice_array(scope, whole, [0] * array.rank, limits, [1] * array.rank)
 
 
-def fit_sizes(scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
+def fit_sizes(scope: Scope, array: Array, sizes: Shape) -> Array:
     """Broadcasts a result of a body to the sizes of the operands, if it does not depend on them."""
     if array.sizes == tuple(sizes):
         return array

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 
 from jax2tf_bridge.bytecode import Block, Operation, Program, TensorType, Value
-from jax2tf_bridge.emitters._array import Array, Arrays, graph_dtype, has_dtype
+from jax2tf_bridge.emitters._array import Array, Arrays, Shape, graph_dtype, has_dtype
 from jax2tf_bridge.emitters._ops import NoOperationError, get_builder, make_line_scope, ops
 from jax2tf_bridge.emitters._sizes import Cache, Sizes, fill_sizes, type_sizes
 from jax2tf_bridge.emitters.formulas import converter_forms, converter_integers
@@ -329,7 +329,7 @@ class Scope:
     def _element(self, vector: ops.Tensor, place: int, least: int) -> Dim:
         return self.sizes.new_size(vector[place], least=least)
 
-    def set_shape(self, tensor: ops.Tensor, sizes: Sequence[Dim]) -> ops.Tensor:
+    def set_shape(self, tensor: ops.Tensor, sizes: Shape) -> ops.Tensor:
         """Sets the known static shape of a tensor, which TensorFlow may not have inferred."""
         tensor.set_shape([size if isinstance(size, int) else None for size in sizes])
         return tensor
@@ -347,16 +347,13 @@ class Scope:
             result.append(size)
         return self.new_array(tensor, element, result)
 
-    def result(self, operation: Operation, tensor: ops.Tensor, sizes: Sequence[Dim]) -> Array:
+    def result(self, operation: Operation, tensor: ops.Tensor, sizes: Shape) -> Array:
         """Makes the array of an operation's first result from a tensor with all its sizes."""
         kind = operation.result_type
         return self.new_array(tensor, kind.element, fill_sizes(kind.shape, sizes))
 
     def new_arrays(
-        self,
-        tensors: Iterable[ops.Tensor],
-        arrays: Iterable[Array],
-        sizes: Sequence[Dim] | None = None,
+        self, tensors: Iterable[ops.Tensor], arrays: Iterable[Array], sizes: Shape | None = None
     ) -> list[Array]:
         """Makes arrays from tensors, with the element types and by default the sizes of others."""
         return [
@@ -399,7 +396,7 @@ class Scope:
         )
         return list(results)
 
-    def new_array(self, tensor: ops.Tensor, element: str, sizes: Sequence[Dim]) -> Array:
+    def new_array(self, tensor: ops.Tensor, element: str, sizes: Shape) -> Array:
         """Makes an array from a tensor, which may be compact."""
         if tensor.dtype != graph_dtype(element):
             raise AssertionError(f"a tensor of {tensor.dtype} was made for {element}")
@@ -407,7 +404,7 @@ class Scope:
             self.set_shape(tensor, sizes)
         return Array(element, tuple(sizes), tensor)
 
-    def _may_be_full(self, tensor: ops.Tensor, sizes: Sequence[Dim]) -> bool:
+    def _may_be_full(self, tensor: ops.Tensor, sizes: Shape) -> bool:
         return all(
             size == 1
             or (known != 1 and (known is None or not isinstance(size, int)))

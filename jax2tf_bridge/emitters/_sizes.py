@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from jax2tf_bridge.bytecode import TensorType
-from jax2tf_bridge.emitters._array import Arrays, plain
+from jax2tf_bridge.emitters._array import Arrays, Shape, plain
 from jax2tf_bridge.emitters._ops import ops
 from shape_poly import (
     ComparisonOperator,
@@ -193,14 +193,14 @@ class Sizes:
         sizes._cache, sizes._variables = cache, self._variables.new_child()
         return sizes
 
-    def shape(self, sizes: Sequence[Dim]) -> Any:
+    def shape(self, sizes: Shape) -> Any:
         """Returns sizes as a shape for TensorFlow: a list of ints, or an int32 tensor."""
         result = [self.size(size) for size in sizes]
         if all(isinstance(size, int) for size in result):
             return result
         return self._cache.get_or_make(("shape", tuple(sizes)), lambda: ops.stack(result))
 
-    def reshape_shape(self, sizes: Sequence[Dim]) -> Any:
+    def reshape_shape(self, sizes: Shape) -> Any:
         """Returns sizes for ops.reshape, where one of them may be -1."""
         unknown = [i for i, size in enumerate(sizes) if not isinstance(size, int)]
         if not unknown or 0 in sizes:
@@ -379,7 +379,7 @@ def _is_variable(size: Dim) -> bool:
     return any(size == DimExpr.variable(name) for name in variables_of(size))
 
 
-def fill_sizes(known: Sequence[int | None], sizes: Sequence[Dim]) -> tuple[Dim, ...]:
+def fill_sizes(known: Sequence[int | None], sizes: Shape) -> tuple[Dim, ...]:
     """Returns sizes, replaced by numbers that the type has.
 
     In a body that is applied to many elements at once, the type lacks all axes.

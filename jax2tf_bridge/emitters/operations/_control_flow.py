@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jax2tf_bridge.bytecode import Block, DenseElements, Operation, Value
-from jax2tf_bridge.emitters._array import Array, Arrays, make_integer
+from jax2tf_bridge.emitters._array import Array, Arrays, Shape, make_integer
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Scope, emits
 from jax2tf_bridge.emitters._sizes import fill_sizes
@@ -263,7 +263,7 @@ def _branches(
 
 
 def _agree_sizes(
-    scope: Scope, known: Sequence[int | None], shapes: Sequence[Sequence[Dim]]
+    scope: Scope, known: Sequence[int | None], shapes: Sequence[Shape]
 ) -> list[Dim | None]:
     """Returns the sizes that all branches agree on for a result; None for others."""
     agreed: list[Dim | None] = []

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from jax2tf_bridge.bytecode import Operation
-from jax2tf_bridge.emitters._array import Array, Arrays, zeros
+from jax2tf_bridge.emitters._array import Array, Arrays, Shape, zeros
 from jax2tf_bridge.emitters._movement import (
     pad_to,
     reshape,
@@ -191,7 +191,7 @@ def _read_numbers(operation: Operation) -> _Numbers:
     )
 
 
-def _read_padding(scope: Scope, operation: Operation, operands: Arrays) -> Sequence[Dim]:
+def _read_padding(scope: Scope, operation: Operation, operands: Arrays) -> Shape:
     if not operands:
         return operation.ints("padding")
     n = 2 * len(operation.ints("input_spatial_dimensions"))
@@ -200,12 +200,7 @@ def _read_padding(scope: Scope, operation: Operation, operands: Arrays) -> Seque
 
 
 def _read_axes(
-    scope: Scope,
-    operation: Operation,
-    numbers: _Numbers,
-    left: Array,
-    right: Array,
-    padding: Sequence[Dim],
+    scope: Scope, operation: Operation, numbers: _Numbers, left: Array, right: Array, padding: Shape
 ) -> tuple[Axis, ...]:
     columns = zip(
         [left.sizes[axis] for axis in numbers.image[1:-1]],
@@ -380,7 +375,7 @@ def _groups_to_features(scope: Scope, image: Array, groups: int) -> Array:
     return reshape(scope, moved, (each, *spatial, features * groups))
 
 
-def _is_sorted(sizes: Sequence[Dim], order: Sequence[int]) -> bool:
+def _is_sorted(sizes: Shape, order: Sequence[int]) -> bool:
     """Returns whether axes are already in an order, apart from those with one element."""
     live = [axis for axis in order if sizes[axis] != 1]
     return live == sorted(live)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from jax2tf_bridge.emitters._array import Array, Arrays, zeros
+from jax2tf_bridge.emitters._array import Array, Arrays, Shape, zeros
 from jax2tf_bridge.emitters._movement import (
     pad,
     reshape,
@@ -402,7 +402,7 @@ def _around(numbers: Sequence[int]) -> list[int]:
     return [1, *numbers, 1]
 
 
-def _array(scope: Scope, like: Array, tensor: ops.Tensor, sizes: Sequence[Dim]) -> Array:
+def _array(scope: Scope, like: Array, tensor: ops.Tensor, sizes: Shape) -> Array:
     """Makes an array with the element type of another one; of int32 for products of bytes."""
     if not is_bytes(scope.tensor(like)):
         tensor = ops.cast(tensor, like.graph_dtype)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from jax2tf_bridge.bytecode import Operation
-from jax2tf_bridge.emitters._array import Array, Arrays
+from jax2tf_bridge.emitters._array import Array, Arrays, Shape
 from jax2tf_bridge.emitters._movement import (
     compact_sizes,
     concatenate,
@@ -39,9 +39,7 @@ def _dynamic_slice(scope: Scope, operation: Operation, operands: Arrays) -> Arra
     return slice_at(scope, array, clamp_starts(scope, array, starts, sizes), sizes)
 
 
-def clamp_starts(
-    scope: Scope, array: Array, starts: Arrays, sizes: Sequence[Dim]
-) -> dict[int, Array]:
+def clamp_starts(scope: Scope, array: Array, starts: Arrays, sizes: Shape) -> dict[int, Array]:
     """Clamps starts so that slices lie within an array; omits axes that are taken whole."""
     return {
         axis: clamp(scope, start, array.sizes[axis] - sizes[axis])
@@ -54,8 +52,8 @@ def slice_at(
     scope: Scope,
     array: Array,
     starts: Mapping[int, Array],
-    sizes: Sequence[Dim],
-    new_sizes: Sequence[Dim] | None = None,
+    sizes: Shape,
+    new_sizes: Shape | None = None,
 ) -> Array:
     """Takes a slice, whose starts must lie within the array; missing starts are 0.
 
@@ -79,7 +77,7 @@ def slice_at(
     return reshape(scope, array, sizes if new_sizes is None else new_sizes)
 
 
-def shrink_repeated(array: Array, sizes: Sequence[Dim]) -> Array:
+def shrink_repeated(array: Array, sizes: Shape) -> Array:
     """Changes the sizes of axes that repeat one element, for which all slices are equal."""
     result = tuple(
         size if array.repeats(axis) else array.sizes[axis] for axis, size in enumerate(sizes)
@@ -88,7 +86,7 @@ def shrink_repeated(array: Array, sizes: Sequence[Dim]) -> Array:
 
 
 def _slice_computed(
-    scope: Scope, array: Array, starts: Mapping[int, ops.Tensor], sizes: Sequence[Dim]
+    scope: Scope, array: Array, starts: Mapping[int, ops.Tensor], sizes: Shape
 ) -> Array:
     compact = scope.compact(array)
     own = list(compact_sizes(array))

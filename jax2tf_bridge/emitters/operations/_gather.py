@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from jax2tf_bridge.bytecode import Operation
-from jax2tf_bridge.emitters._array import Array, Arrays
+from jax2tf_bridge.emitters._array import Array, Arrays, Shape
 from jax2tf_bridge.emitters._movement import (
     broadcast,
     pad_to,
@@ -49,7 +49,7 @@ _Taken: TypeAlias = "tuple[Array, list[int | None]]"
 def _gather(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     (array,), indices, lengths = split_operands(operation, operands)
     slices = Slices.read(operation, _NAMES, array.rank, indices[0].rank)
-    slice_sizes: Sequence[Dim] = (
+    slice_sizes: Shape = (
         scope.sizes_of(lengths[0], [None] * array.rank)
         if lengths
         else operation.ints("slice_sizes")
@@ -113,7 +113,7 @@ def _order_batch(scope: Scope, slices: Slices) -> Slices:
     )
 
 
-def _arrange(scope: Scope, taken: _Taken, sizes: Sequence[Dim]) -> Array:
+def _arrange(scope: Scope, taken: _Taken, sizes: Shape) -> Array:
     """Moves axes to their positions in the result."""
     array, places = taken
     live = [axis for axis, place in enumerate(places) if place is not None]

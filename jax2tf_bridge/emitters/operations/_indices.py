@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from jax2tf_bridge.bytecode import Operation
-from jax2tf_bridge.emitters._array import Array, Arrays, make_integer, zeros
+from jax2tf_bridge.emitters._array import Array, Arrays, Shape, make_integer, zeros
 from jax2tf_bridge.emitters._movement import (
     broadcast,
     concatenate,
@@ -211,9 +211,7 @@ def flag_unchanged(scope: Scope, index: Array, result: Array) -> Array | None:
     return Array("i1", index.sizes, ops.equal(wide, ops.cast(scope.compact(result), wide.dtype)))
 
 
-def combine_flags(
-    scope: Scope, flags: Sequence[Array | None], sizes: Sequence[Dim]
-) -> Array | None:
+def combine_flags(scope: Scope, flags: Sequence[Array | None], sizes: Shape) -> Array | None:
     """Combines flags by `and`; None stands for true."""
     result: Array | None = None
     for flag in flags:
@@ -236,7 +234,7 @@ def whole_vectors(scope: Scope, parts: Arrays, axis: int) -> ops.Tensor | None:
     return scope.tensor(widen_index(scope, concatenate(scope, parts, axis)))
 
 
-def clamp_vectors(scope: Scope, vectors: ops.Tensor, limits: Sequence[Dim]) -> ops.Tensor:
+def clamp_vectors(scope: Scope, vectors: ops.Tensor, limits: Shape) -> ops.Tensor:
     """Clamps all components at once, like `clamp`."""
     return ops.minimum(
         ops.maximum(vectors, ops.constant(0, vectors.dtype)),
@@ -263,7 +261,7 @@ def is_too_deep(count: Dim) -> bool:
     return not isinstance(count, int) or count > _MAX_INDEX_COMPONENTS
 
 
-def flat_index(scope: Scope, components: Arrays, sizes: Sequence[Dim]) -> Array:
+def flat_index(scope: Scope, components: Arrays, sizes: Shape) -> Array:
     """Combines indices of several axes into one index of the merged axis.
 
     It has 64 bits if the product of the sizes is unknown or exceeds 32 bits.

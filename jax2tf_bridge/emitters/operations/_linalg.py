@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from jax2tf_bridge.bytecode import Attribute, Operation
-from jax2tf_bridge.emitters._array import Array, Arrays, graph_dtype, zeros
+from jax2tf_bridge.emitters._array import Array, Arrays, Shape, graph_dtype, zeros
 from jax2tf_bridge.emitters._folding import convert_array
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import OperationEmitter, Scope, emits
@@ -107,7 +107,7 @@ def _smaller_size(scope: Scope, operation: Operation, array: Array) -> Dim:
 # Factorizations. A function gets the scope, the operation and its matrices, and returns tensors
 # with their sizes. Composites, calls that XLA expands and LAPACK's routines share these functions.
 
-_Results: TypeAlias = "list[tuple[ops.Tensor, Sequence[Dim]]]"
+_Results: TypeAlias = "list[tuple[ops.Tensor, Shape]]"
 _Function: TypeAlias = Callable[..., "_Results | None"]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from jax2tf_bridge.emitters._array import Array, graph_dtype
+from jax2tf_bridge.emitters._array import Array, Shape, graph_dtype
 from jax2tf_bridge.emitters._folding import convert_array
 from jax2tf_bridge.emitters._movement import (
     fit_sizes,
@@ -79,7 +79,7 @@ class Windows:
         zeros = (0,) * len(self.sizes)
         return replace(self, holes=zeros, low=zeros, high=zeros)
 
-    def padded_sizes(self, sizes: Sequence[Dim]) -> tuple[Dim, ...]:
+    def padded_sizes(self, sizes: Shape) -> tuple[Dim, ...]:
         """Returns the sizes of an array with padding and inserted elements."""
         return tuple(
             size + (size - 1) * hole + low + high if hole != 0 else size + low + high
@@ -93,7 +93,7 @@ class Windows:
         result = pad(scope, array, value, self.low, self.high, self.holes)
         return fit_sizes(scope, result, self.padded_sizes(array.sizes))
 
-    def counts(self, scope: Scope, sizes: Sequence[Dim]) -> tuple[Dim, ...]:
+    def counts(self, scope: Scope, sizes: Shape) -> tuple[Dim, ...]:
         """Returns the number of windows along each axis."""
         return tuple(
             window_count(scope, size, window, stride, dilation)
@@ -148,7 +148,7 @@ class _Images:
         """Axes of the array in the order of the images' axes."""
         return [axis for group in self.groups for axis in group]
 
-    def shape(self, sizes: Sequence[Dim]) -> tuple[Dim, ...]:
+    def shape(self, sizes: Shape) -> tuple[Dim, ...]:
         """Multiplies numbers per axis of the array to numbers per axis of the images."""
         return tuple(product(sizes[axis] for axis in group) for group in self.groups)
 
@@ -157,7 +157,7 @@ class _Images:
         moved = transpose(scope, array, self.order)
         return scope.tensor(reshape_whole(scope, moved, self.shape(array.sizes)))
 
-    def array(self, scope: Scope, images: ops.Tensor, element: str, sizes: Sequence[Dim]) -> Array:
+    def array(self, scope: Scope, images: ops.Tensor, element: str, sizes: Shape) -> Array:
         """Converts images to an array with these sizes."""
         array = scope.new_array(images, element, self.shape(sizes))
         moved = reshape_whole(scope, array, tuple(sizes[axis] for axis in self.order))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from jax2tf_bridge.bytecode import Block, Operation
-from jax2tf_bridge.emitters._array import Array, Arrays, zeros
+from jax2tf_bridge.emitters._array import Array, Arrays, Shape, zeros
 from jax2tf_bridge.emitters._movement import (
     broadcast,
     iota,
@@ -134,7 +134,7 @@ def _update(
     ]
 
 
-def _windows(scope: Scope, slices: Slices, update: Array, batch: Sequence[Dim]) -> Array:
+def _windows(scope: Scope, slices: Slices, update: Array, batch: Shape) -> Array:
     """Reshapes updates to the sizes of the batch, then those of a slice of the operand."""
     axes = (slices.window_axes[axis] for axis in sorted(slices.window_axes))
     moved = transpose(scope, update, [*slices.batch_axes, *axes])

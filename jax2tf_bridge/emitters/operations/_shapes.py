@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from jax2tf_bridge.bytecode import DenseElements, Operation
-from jax2tf_bridge.emitters._array import Array, Arrays, graph_dtype, make_integer
+from jax2tf_bridge.emitters._array import Array, Arrays, Shape, graph_dtype, make_integer
 from jax2tf_bridge.emitters._movement import (
     broadcast,
     concatenate,
@@ -23,7 +21,6 @@ from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Scope, emits
 from jax2tf_bridge.emitters._sizes import MIN_COMPUTED_AMOUNT, fill_sizes, type_sizes
 from jax2tf_bridge.rewriting import DROP_AXES
-from shape_poly import Dim
 
 
 @emits("constant")
@@ -103,7 +100,7 @@ def _slice(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     vectors = [ops.cast(scope.tensor(bound), ops.int32) for bound in bounds]
     tensor = ops.strided_slice(scope.tensor(array), *vectors)
     tensor.set_shape(kind.shape)
-    sizes: Sequence[Dim] | None = type_sizes(kind)
+    sizes: Shape | None = type_sizes(kind)
     if sizes is None:
         shape = ops.shape(tensor)
         sizes = [
