@@ -19,25 +19,22 @@ from jax2tf_bridge.emitters.operations._elementwise import elementwise
 from jax2tf_bridge.rewriting import BIAS_ADD, FAKE_QUANTIZE, LOG_SOFTMAX, RELU, RELU6, SOFTMAX
 
 
-def _along_last_axis(function: Callable[[ops.Tensor], ops.Tensor]) -> Emitter:
+def _of_whole_tensors(function: Callable[..., ops.Tensor]) -> Emitter:
     def emit(scope: Scope, operation: Operation, operands: Arrays) -> Array:
-        (array,) = operands
-        return scope.new_array(function(scope.tensor(array)), array.element, array.sizes)
+        tensor = function(*map(scope.tensor, operands))
+        return scope.new_array(tensor, operands[0].element, operands[0].sizes)
 
     return emit
 
 
-@emits(BIAS_ADD)
-def _emit_bias_add(scope: Scope, operation: Operation, operands: Arrays) -> Array:
-    array, bias = operands
-    tensor = ops.nn.bias_add(scope.tensor(array), scope.tensor(bias))
-    return scope.new_array(tensor, array.element, array.sizes)
-
-
+_bias_add = emits(BIAS_ADD)(_of_whole_tensors(ops.nn.bias_add))
 _relu = emits(RELU)(elementwise(ops.nn.relu))
 _relu6 = emits(RELU6)(elementwise(ops.nn.relu6))
-_softmax = emits(SOFTMAX)(_along_last_axis(ops.nn.softmax))
-_log_softmax = emits(LOG_SOFTMAX)(_along_last_axis(ops.nn.log_softmax))
+_softmax = emits(SOFTMAX)(_of_whole_tensors(ops.nn.softmax))
+_log_softmax = emits(LOG_SOFTMAX)(_of_whole_tensors(ops.nn.log_softmax))
+
+
+# Batch normalization.
 
 
 class _Features:
@@ -105,6 +102,8 @@ def _grad(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
     own = ct - means[0] - normalized * means[1]
     return features.result(own * inverse * features.along(scale)), d_scale, d_offset
 
+
+# Rounding to the steps of few-bit integers, for consumers that then compute with integers.
 
 _BITS = 8
 
