@@ -296,13 +296,9 @@ def _reduce_along(
         within = ops.range(scope.sizes.size(window)) * scope.sizes.size(dilation)
         index = starts[:, ops.newaxis] + within
         wide = (*sizes[:axis], count, window, *sizes[axis + 1 :])
-        taken = [
-            scope.new_array(
-                ops.gather(scope.tensor(column), index, axis=axis), column.element, wide
-            )
-            for column in columns
-        ]
-        return reduce_by(scope, combine, taken, neutrals, [axis + 1])
+        tensors = (ops.gather(scope.tensor(column), index, axis=axis) for column in columns)
+        apart = scope.new_arrays(tensors, columns, wide)
+        return reduce_by(scope, combine, apart, neutrals, [axis + 1])
     if window <= _MAX_UNROLLED_WINDOW:
         parts = [part(columns, k * dilation, count, stride) for k in range(window)]
         return functools.reduce(lambda a, b: combine(scope, a, b), parts)
