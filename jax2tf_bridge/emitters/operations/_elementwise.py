@@ -215,14 +215,12 @@ def _bitcast_convert(scope: Scope, operation: Operation, operands: Arrays) -> Ar
     bits, new_bits = array.row.bits, dtype_of_element(kind.element).bits
     if array.element == kind.element:
         return array
-    if not (_has_bits(array.element) and _has_bits(kind.element)):
-        scope.fail(operation, f"the bits of {array.element} are not read as {kind.element}")
+    widths_fit = bits == new_bits or min(bits, new_bits) >= 8 or max(bits, new_bits) % 8 == 0
+    if not (widths_fit and _has_bits(array.element) and _has_bits(kind.element)):
+        scope.fail(operation, f"the bits of {array.element} cannot be read as {kind.element}")
     if bits == new_bits:
-        return scope.new_array(
-            bitcast(array.element, kind.element, scope.compact(array)), kind.element, array.sizes
-        )
-    if min(bits, new_bits) < 8 and max(bits, new_bits) % 8:
-        scope.fail(operation, f"the bits of {array.element} are not read as {kind.element}")
+        tensor = bitcast(array.element, kind.element, scope.compact(array))
+        return scope.new_array(tensor, kind.element, array.sizes)
     is_narrowed = new_bits < bits
     sizes = (*array.sizes, bits // new_bits) if is_narrowed else array.sizes[:-1]
     tensor = bitcast(array.element, kind.element, scope.tensor(array))
