@@ -15,7 +15,7 @@ from jax2tf_bridge._dtypes import dtype_of_element
 from jax2tf_bridge.bytecode import Operation
 from jax2tf_bridge.emitters._array import Array, Arrays, Shape, graph_dtype, plain
 from jax2tf_bridge.emitters._scope import Scope
-from jax2tf_bridge.emitters._sizes import broadcast_sizes
+from jax2tf_bridge.emitters._sizes import find_broadcast_sizes
 from jax2tf_bridge.emitters.formulas import conversions, converter_integers
 from shape_poly import Dim
 
@@ -31,7 +31,7 @@ def fold(scope: Scope, operation: Operation, operands: Arrays) -> Array | None:
     element = operation.result_type.element
     if operation.name == "negate" and operands[0].row.kind in ("float", "complex"):
         return _negate(operands[0])
-    known = [_small_constant(array) for array in operands]
+    known = [_find_small_constant(array) for array in operands]
     if all(each is not None for each in known):
         has_sizes = any(array.numbers is None for array in operands)
         result = (
@@ -40,7 +40,7 @@ def fold(scope: Scope, operation: Operation, operands: Arrays) -> Array | None:
             else _fold_numbers(operation, known, element)
         )
         if result is not None:
-            return Array(element, broadcast_sizes(operands), known=result)
+            return Array(element, find_broadcast_sizes(operands), known=result)
     return _choose(scope, operation, operands)
 
 
@@ -50,7 +50,7 @@ def _negate(array: Array) -> Array | None:
     return Array(array.element, array.sizes, known=-array.known)
 
 
-def _small_constant(array: Array) -> np.ndarray[Any, Any] | None:
+def _find_small_constant(array: Array) -> np.ndarray[Any, Any] | None:
     is_small = array.known is not None and array.known.size <= _MAX_FOLDED_ELEMENTS
     return array.known if is_small and array.row.kind in ("bool", "int", "uint") else None
 

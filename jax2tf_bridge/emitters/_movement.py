@@ -50,7 +50,7 @@ def _note_reshape(array: Array, origin: Array) -> Array:
     return dataclasses.replace(array, origin=origin.origin or origin)
 
 
-def product(sizes: Iterable[Dim]) -> Dim:
+def multiply_sizes(sizes: Iterable[Dim]) -> Dim:
     total: Dim = 1
     for size in sizes:
         total = plain(total * size)
@@ -83,17 +83,17 @@ def broadcast(scope: Scope, array: Array, sizes: Shape, dimensions: Sequence[int
 
 def _place(scope: Scope, array: Array, sizes: tuple[Dim, ...], dimensions: Sequence[int]) -> Array:
     """Moves axes to positions in the same order; other axes repeat the elements."""
-    own = compact_sizes(array)
+    own = find_compact_sizes(array)
     first = array.rank - len(own)
     live = [axis for axis in range(first, array.rank) if own[axis - first] != 1]
     start = dimensions[live[0]] if live else len(sizes)
     new_sizes: list[Dim] = [1] * (len(sizes) - start)
     for axis in live:
         new_sizes[dimensions[axis] - start] = own[axis - first]
-    return _with_other_ones(scope, array, sizes, new_sizes)
+    return _reshape_ones_of(scope, array, sizes, new_sizes)
 
 
-def compact_sizes(array: Array) -> tuple[Dim, ...]:
+def find_compact_sizes(array: Array) -> tuple[Dim, ...]:
     """Returns the sizes of the compact form of an array."""
     if array.known is not None:
         return tuple(array.known.shape)
@@ -103,15 +103,15 @@ def compact_sizes(array: Array) -> tuple[Dim, ...]:
     )
 
 
-def _with_other_ones(scope: Scope, array: Array, sizes: tuple[Dim, ...], new_sizes: Shape) -> Array:
+def _reshape_ones_of(scope: Scope, array: Array, sizes: tuple[Dim, ...], new_sizes: Shape) -> Array:
     """Makes an array of the same elements, whose compact form differs by sizes of 1."""
-    data = with_ones(scope, scope.data(array), compact_sizes(array), new_sizes)
+    data = reshape_ones(scope, scope.data(array), find_compact_sizes(array), new_sizes)
     if isinstance(data, np.ndarray):
         return Array(array.element, sizes, known=data)
     return Array(array.element, sizes, data)
 
 
-def with_ones(scope: Scope, tensor: Any, sizes: Shape, new_sizes: Shape) -> Any:
+def reshape_ones(scope: Scope, tensor: Any, sizes: Shape, new_sizes: Shape) -> Any:
     """Reshapes a tensor or NumPy array to sizes that differ only by ones.
 
     It needs no arithmetic on sizes.
@@ -129,7 +129,7 @@ def with_ones(scope: Scope, tensor: Any, sizes: Shape, new_sizes: Shape) -> Any:
     if sum(not isinstance(size, int) for size in new_sizes) <= 1 and 0 not in new_sizes:
         result = ops.reshape(tensor, scope.sizes.reshape_shape(new_sizes))
     else:
-        drop, add = _other_ones(sizes, new_sizes)
+        drop, add = _compare_ones(sizes, new_sizes)
         result = ops.squeeze(tensor, drop) if drop else tensor
         for axis in add:
             result = ops.expand_dims(result, axis)
@@ -140,7 +140,7 @@ def with_ones(scope: Scope, tensor: Any, sizes: Shape, new_sizes: Shape) -> Any:
 def reshape_tensor(scope: Scope, tensor: ops.Tensor, sizes: Shape, new_sizes: Shape) -> ops.Tensor:
     """Reshapes a tensor, if possible without arithmetic on sizes."""
     if [size for size in sizes if size != 1] == [size for size in new_sizes if size != 1]:
-        return with_ones(scope, tensor, sizes, new_sizes)
+        return reshape_ones(scope, tensor, sizes, new_sizes)
     return scope.set_shape(ops.reshape(tensor, scope.sizes.reshape_shape(new_sizes)), new_sizes)
 
 
@@ -150,7 +150,7 @@ def reshape_whole(scope: Scope, array: Array, sizes: Shape) -> Array:
     return Array(array.element, tuple(sizes), tensor)
 
 
-def _other_ones(sizes: Shape, new_sizes: Shape) -> tuple[list[int], list[int]]:
+def _compare_ones(sizes: Shape, new_sizes: Shape) -> tuple[list[int], list[int]]:
     """Finds superfluous sizes of 1, and the positions of missing ones."""
     drop: list[int] = []
     add: list[int] = []
@@ -193,11 +193,11 @@ def _reshape_elements(scope: Scope, array: Array, sizes: tuple[Dim, ...]) -> Arr
     while new_sizes and new_sizes[0] == 1:
         del new_sizes[0]
     numbers = [size for size in new_sizes if isinstance(size, int)]
-    whole = _spread_constant(array, spread)
+    whole = _spread_known(array, spread)
     if whole is not None and len(numbers) == len(new_sizes):
         return Array(array.element, sizes, known=whole.reshape(numbers))
     if all(_differ_by_ones(array.sizes, sizes, group) for group in groups):
-        return _with_other_ones(scope, array, sizes, new_sizes)
+        return _reshape_ones_of(scope, array, sizes, new_sizes)
     tensor = _tile(scope, array, groups, len(new_sizes))
     if tensor is None:
         # Missing leading axes of size 1 would only make the broadcast larger, which LiteRT's
@@ -225,11 +225,11 @@ def _tile(
         more = [axis for axis in own if axis not in live and array.sizes[axis] != 1]
         if len(places) != 1 or len(live) != 1 or any(axis > live[0] for axis in more):
             return None
-        counts.append(product(array.sizes[axis] for axis in more))
+        counts.append(multiply_sizes(array.sizes[axis] for axis in more))
         axes.append(live[0])
     skipped = len(axes) - rank
     new_sizes = [1 if axis < 0 else array.sizes[axis] for axis in axes[skipped:]]
-    tensor = with_ones(scope, scope.compact(array), compact_sizes(array), new_sizes)
+    tensor = reshape_ones(scope, scope.compact(array), find_compact_sizes(array), new_sizes)
     multiples = scope.sizes.shape(counts[skipped:])
     return integers.repeat(lambda x: ops.tile(x, multiples), tensor)
 
@@ -258,7 +258,7 @@ def _match_axes(sizes: Shape, new_sizes: Shape) -> list[tuple[list[int], list[in
             groups.append((list(range(begin, end_of_own)), list(range(end, place + 1))))
             begin, end = end_of_own, place + 1
     rest = (list(range(begin, len(sizes))), list(range(end, len(new_sizes))))
-    if not groups or product(sizes[axis] for axis in rest[0]) != 1:
+    if not groups or multiply_sizes(sizes[axis] for axis in rest[0]) != 1:
         return [*groups, rest]
     # Sizes of 1 at the end belong to the last group.
     own, places = groups[-1]
@@ -272,13 +272,13 @@ def broadcast_axes(scope: Scope, array: Array, axes: Sequence[int]) -> ops.Tenso
     """
     if len(axes) == array.rank:
         return scope.tensor(array)
-    own = compact_sizes(array)
+    own = find_compact_sizes(array)
     padded = [*(1 for _ in range(array.rank - len(own))), *own]
     new_sizes = [size if axis in axes else 1 for axis, size in enumerate(array.sizes)]
     # Broadcasting adds missing leading axes without an operation.
     compact = scope.compact(array)
     if padded == new_sizes:
-        return with_ones(scope, compact, own, new_sizes)
+        return reshape_ones(scope, compact, own, new_sizes)
     return scope.set_shape(ops.broadcast_to(compact, scope.sizes.shape(new_sizes)), new_sizes)
 
 
@@ -287,7 +287,7 @@ def transpose(scope: Scope, array: Array, order: Sequence[int]) -> Array:
     if list(order) == list(range(array.rank)):
         return array
     sizes = tuple(array.sizes[axis] for axis in order)
-    own = compact_sizes(array)
+    own = find_compact_sizes(array)
     padded = [*(1 for _ in range(array.rank - len(own))), *own]
     new_sizes = [padded[axis] for axis in order]
     live = [axis for axis in range(array.rank) if padded[axis] != 1]
@@ -295,13 +295,13 @@ def transpose(scope: Scope, array: Array, order: Sequence[int]) -> Array:
         # Moving a size of 1 past others moves no elements.
         while new_sizes and new_sizes[0] == 1:
             del new_sizes[0]
-        return _with_other_ones(scope, array, sizes, new_sizes)
+        return _reshape_ones_of(scope, array, sizes, new_sizes)
     # Repeated leading axes that stay in front can be omitted.
     start = 0
     while order[start] == start and padded[start] == 1:
         start += 1
     places = [axis - start for axis in order[start:]]
-    data = with_ones(scope, scope.data(array, _MAX_MOVED_ELEMENTS), own, padded[start:])
+    data = reshape_ones(scope, scope.data(array, _MAX_MOVED_ELEMENTS), own, padded[start:])
     if isinstance(data, np.ndarray):
         return Array(array.element, sizes, known=data.transpose(places))
     tensor = scope.set_shape(ops.transpose(data, places), new_sizes[start:])
@@ -314,7 +314,7 @@ def transpose(scope: Scope, array: Array, order: Sequence[int]) -> Array:
 def slice_array(scope: Scope, array: Array, starts: Shape, limits: Shape, steps: Shape) -> Array:
     """Takes every steps[i]-th element of axis i from starts[i] up to limits[i], exclusive."""
     sizes = tuple(
-        own if start == 0 and limit == own and step == 1 else _slice_size(start, limit, step)
+        own if start == 0 and limit == own and step == 1 else _count_slice(start, limit, step)
         for own, start, limit, step in zip(array.sizes, starts, limits, steps, strict=True)
     )
     if sizes == array.sizes:
@@ -382,7 +382,7 @@ def _count_from_end(scope: Scope, size: Dim, place: Dim) -> Any:
     return scope.sizes.size(place)
 
 
-def _slice_size(start: Dim, limit: Dim, step: Dim) -> Dim:
+def _count_slice(start: Dim, limit: Dim, step: Dim) -> Dim:
     span = limit - start
     return plain(span if step == 1 else (span + step - 1) // step)
 
@@ -406,7 +406,7 @@ def concatenate(scope: Scope, arrays: Arrays, axis: int) -> Array:
         i for i in range(len(sizes)) if i == axis or not all(array.repeats(i) for array in parts)
     ]
     if all(array.known is not None for array in parts):
-        wholes = [_spread_constant(array, spread) for array in parts]
+        wholes = [_spread_known(array, spread) for array in parts]
         numbers = [whole for whole in wholes if whole is not None]
         if len(numbers) == len(parts) and sum(n.size for n in numbers) <= _MAX_MOVED_ELEMENTS:
             if any(array.numbers is None for array in parts):
@@ -432,7 +432,7 @@ def _stack(scope: Scope, arrays: Arrays, axis: int, spread: Sequence[int]) -> op
     return integers.repeat(lambda *pieces: ops.stack(pieces, axis), *tensors)
 
 
-def _spread_constant(array: Array, axes: Sequence[int]) -> np.ndarray[Any, Any] | None:
+def _spread_known(array: Array, axes: Sequence[int]) -> np.ndarray[Any, Any] | None:
     """Returns known elements with all sizes along `axes`, and 1 along others.
 
     None if they are unknown, or too many to be copied.
@@ -490,8 +490,8 @@ def pad(
     for axis, amount in enumerate(interior):
         if amount != 0 and array.sizes[axis] != 1:
             array = _pad_between(scope, array, value, axis, amount)
-    before = [_positive_part(scope, amount) for amount in low]
-    behind = [_positive_part(scope, amount) for amount in high]
+    before = [_clip_at_zero(scope, amount) for amount in low]
+    behind = [_clip_at_zero(scope, amount) for amount in high]
     sizes = tuple(
         plain(size + left + right)
         for size, left, right in zip(array.sizes, before, behind, strict=True)
@@ -578,7 +578,7 @@ def _repeats_value(array: Array, value: Array) -> bool:
     return array.numbers.tobytes() == value.numbers.tobytes()
 
 
-def _positive_part(scope: Scope, amount: Dim) -> Dim:
+def _clip_at_zero(scope: Scope, amount: Dim) -> Dim:
     return plain(scope.sizes.maximum(amount, 0))
 
 
@@ -594,7 +594,7 @@ def _pad_between(scope: Scope, array: Array, value: Array, axis: int, amount: Di
     whole = reshape(scope, filled, joined)
     # An empty axis stays empty.
     limits = list(joined)
-    limits[axis] = _positive_part(scope, size * (amount + 1) - amount)
+    limits[axis] = _clip_at_zero(scope, size * (amount + 1) - amount)
     return slice_array(scope, whole, [0] * array.rank, limits, [1] * array.rank)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from jax2tf_bridge.bytecode import Block, Operation, Program, TensorType, Value
 from jax2tf_bridge.emitters._array import Array, Arrays, Shape, graph_dtype, has_dtype
 from jax2tf_bridge.emitters._ops import NoOperationError, get_builder, make_line_scope, ops
-from jax2tf_bridge.emitters._sizes import Cache, Sizes, fill_sizes, type_sizes
+from jax2tf_bridge.emitters._sizes import Cache, Sizes, fill_sizes, read_type_sizes
 from jax2tf_bridge.emitters.formulas import converter_forms, converter_integers
 from jax2tf_bridge.errors import BridgeError, ModuleError
 from jax2tf_bridge.rewriting import INVALID_OPERATION_ERRORS
@@ -321,7 +321,7 @@ class Scope:
         kind = operation.results[-1].tensor
         if shape:
             return self.sizes_of(shape[0], kind.shape)
-        sizes = type_sizes(kind)
+        sizes = read_type_sizes(kind)
         if sizes is None:
             self.fail(operation, f"its type {kind} has unknown sizes")
         return sizes

@@ -391,13 +391,13 @@ def fill_sizes(known: Sequence[int | None], sizes: Shape) -> tuple[Dim, ...]:
     )
 
 
-def type_sizes(kind: TensorType) -> tuple[int, ...] | None:
+def read_type_sizes(kind: TensorType) -> tuple[int, ...] | None:
     """Returns the sizes of a type if all are numbers, else None."""
     numbers = tuple(size for size in kind.shape if size is not None)
     return numbers if len(numbers) == len(kind.shape) else None
 
 
-def broadcast_sizes(arrays: Arrays) -> tuple[Dim, ...]:
+def find_broadcast_sizes(arrays: Arrays) -> tuple[Dim, ...]:
     """Returns the sizes of the result of an elementwise operation.
 
     The operands have equal sizes, but in a body that is applied to many elements at once some are

@@ -130,7 +130,7 @@ def _match_clip(rounding: _Rounding, matcher: Matcher) -> _Rounding:
         if operation.name == RELU:
             inner = _narrow(inner, operation.operands[0], 0, None)
             continue
-        numbers = [_whole_number(operand, matcher) for operand in operation.operands]
+        numbers = [_find_whole_number(operand, matcher) for operand in operation.operands]
         if operation.name == "clamp":
             low, _, high = numbers
             is_known = low is not None and high is not None
@@ -230,12 +230,12 @@ def _depends_on(value: Value, source: Value, matcher: Matcher) -> bool:
     return False
 
 
-def _whole_number(value: Value, matcher: Matcher) -> int | None:
+def _find_whole_number(value: Value, matcher: Matcher) -> int | None:
     """Returns the common value of all elements, if it is a whole number that float32 has."""
     operation = matcher.find(value)
     while operation is not None and operation.name in (*BROADCASTS, "convert", "reshape"):
         operation = matcher.find(operation.operands[0])
-    if operation is None or (elements := _dense(operation)) is None:
+    if operation is None or (elements := _read_constant(operation)) is None:
         return None
     numbers = np.unique(elements)
     if numbers.size != 1 or numbers[0] != np.rint(numbers[0]) or abs(numbers[0]) > 1 << 16:
@@ -251,11 +251,11 @@ def _is_whole(value: Value, matcher: Matcher) -> bool:
         if dtype_of_element(value.tensor.element).is_integer:
             return True
         operation = matcher.find(value)
-    elements = None if operation is None else _dense(operation)
+    elements = None if operation is None else _read_constant(operation)
     return elements is not None and bool(np.all(elements == np.rint(elements)))
 
 
-def _dense(operation: Operation) -> np.ndarray | None:
+def _read_constant(operation: Operation) -> np.ndarray | None:
     elements = operation.attributes.get("value")
     if operation.name != "constant" or not isinstance(elements, DenseElements):
         return None
@@ -274,18 +274,18 @@ def _is_same(left: Value, right: Value, matcher: Matcher) -> bool:
     if a.name != b.name or left.type != right.type:
         return False
     if a.name == "constant":
-        arrays = [_dense(each) for each in (a, b)]
+        arrays = [_read_constant(each) for each in (a, b)]
         first, second = arrays
         return first is not None and second is not None and np.array_equal(first, second)
     if a.name not in (*BROADCASTS, "convert", "reshape") or len(a.operands) != len(b.operands):
         return False
-    is_equal: bool = _comparable(a.attributes) == _comparable(b.attributes)
+    is_equal: bool = _make_comparable(a.attributes) == _make_comparable(b.attributes)
     return is_equal and all(
         _is_same(x, y, matcher) for x, y in zip(a.operands, b.operands, strict=True)
     )
 
 
-def _comparable(attributes: Mapping[str, object]) -> str:
+def _make_comparable(attributes: Mapping[str, object]) -> str:
     return str(sorted(attributes.items(), key=lambda item: item[0]))
 
 

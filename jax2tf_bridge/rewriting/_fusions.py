@@ -41,7 +41,7 @@ def _fuse_softmax(divide: Operation, matcher: Matcher) -> Operation | None:
         return None
     if _match_reduction(total, "add", matcher) is not exponentials:
         return None
-    return _along_last_axis(SOFTMAX, divide, shifted, matcher)
+    return _make_along_last_axis(SOFTMAX, divide, shifted, matcher)
 
 
 def _fuse_log_softmax(subtract: Operation, matcher: Matcher) -> Operation | None:
@@ -51,10 +51,10 @@ def _fuse_log_softmax(subtract: Operation, matcher: Matcher) -> Operation | None
         return None
     if matcher.uses(exponentials) != 1 or matcher.uses(shifted) != 2:
         return None
-    return _along_last_axis(LOG_SOFTMAX, subtract, shifted, matcher)
+    return _make_along_last_axis(LOG_SOFTMAX, subtract, shifted, matcher)
 
 
-def _along_last_axis(
+def _make_along_last_axis(
     name: str, last: Operation, shifted: Value, matcher: Matcher
 ) -> Operation | None:
     """Makes the operation of the array from which `shifted` has its maxima subtracted."""
@@ -230,11 +230,11 @@ _SIGNS: Mapping[str, int] = MappingProxyType(
 )
 
 
-def _name_of_sign(sign: int) -> str:
+def _make_sign_name(sign: int) -> str:
     return f"tensorflow.sign_bit{sign:+d}"
 
 
-SIGN_BITS: Mapping[str, int] = MappingProxyType({_name_of_sign(s): s for s in _SIGNS.values()})
+SIGN_BITS: Mapping[str, int] = MappingProxyType({_make_sign_name(s): s for s in _SIGNS.values()})
 """Names of the operations that return 0 for floats without a sign, and this number for others."""
 
 
@@ -248,7 +248,7 @@ def _fuse_sign_bit(shift: Operation, matcher: Matcher) -> Operation | None:
         return None
     if matcher.number(places) != dtype_of_element(bits.tensor.element).bits - 1:
         return None
-    return dataclasses.replace(shift, name=_name_of_sign(_SIGNS[shift.name]), operands=(x,))
+    return dataclasses.replace(shift, name=_make_sign_name(_SIGNS[shift.name]), operands=(x,))
 
 
 FUSIONS = (

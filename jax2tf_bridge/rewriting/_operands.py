@@ -224,7 +224,7 @@ _APPROXIMATE_SORTS = frozenset({"ApproxTopK", "stablehlo.dynamic_approx_top_k"})
 
 
 def _note_places(sort: Operation, matcher: Matcher) -> Operation | None:
-    axis = _sorted_axis(sort)
+    axis = _find_sorted_axis(sort)
     if PLACES in sort.attributes or axis is None:
         return None
     axis %= len(sort.operands[0].tensor.shape)
@@ -235,7 +235,7 @@ def _note_places(sort: Operation, matcher: Matcher) -> Operation | None:
     return dataclasses.replace(sort, attributes={**sort.attributes, PLACES: flags})
 
 
-def _sorted_axis(sort: Operation) -> int | None:
+def _find_sorted_axis(sort: Operation) -> int | None:
     if sort.name == "sort":
         return sort.int("dimension")
     if sort.attributes.get("call_target_name") not in _APPROXIMATE_SORTS:

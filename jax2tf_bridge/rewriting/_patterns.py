@@ -226,7 +226,7 @@ class _Rewriting:
         if not operation.regions and self._values.keys().isdisjoint(operation.operands):
             return operation
         regions = tuple(self.block(region, matcher) for region in operation.regions)
-        return with_parts(operation, replaced_values(operation.operands, self._values), regions)
+        return with_parts(operation, replace_values(operation.operands, self._values), regions)
 
     def _match(self, operation: Operation, matcher: Matcher) -> Rewritten:
         for pattern in self._table.get(operation.name, ()):
@@ -235,7 +235,7 @@ class _Rewriting:
         return None
 
 
-def replaced_values(values: Iterable[Value], new: Mapping[Value, Value]) -> tuple[Value, ...]:
+def replace_values(values: Iterable[Value], new: Mapping[Value, Value]) -> tuple[Value, ...]:
     """Returns values, with new ones for those that have one."""
     return tuple(new.get(value, value) for value in values)
 

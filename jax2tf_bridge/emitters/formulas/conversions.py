@@ -119,7 +119,7 @@ def _from_octets(element: str, octets: ops.Tensor) -> ops.Tensor:
 _NATIVE_FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
 
 
-def accumulation_dtype(left: str, right: str, result: str) -> ops.DType:
+def choose_accumulation_dtype(left: str, right: str, result: str) -> ops.DType:
     """Chooses the dtype to multiply and add in, for element types of StableHLO.
 
     Integers use signed 32 or 64 bits, which wrap around like narrower and unsigned ones; bools are
@@ -142,7 +142,7 @@ def accumulation_dtype(left: str, right: str, result: str) -> ops.DType:
     return ops.int64 if rows[2].bits > 32 else ops.int32
 
 
-def exact_dtype(dtype: ops.DType) -> ops.DType:
+def choose_exact_dtype(dtype: ops.DType) -> ops.DType:
     """Returns the dtype for operations that, unlike MatMul, would add 16-bit floats in 16 bits."""
     return ops.float32 if dtype in (ops.float16, ops.bfloat16) else dtype
 

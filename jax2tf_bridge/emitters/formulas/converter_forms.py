@@ -179,7 +179,7 @@ def lgamma(
     return select(ops.equal(ops.abs(x), infinite), infinite, result)
 
 
-def combination(kind: str, element: str) -> Callable[[ops.Tensor, ops.Tensor], ops.Tensor]:
+def choose_combination(kind: str, element: str) -> Callable[[ops.Tensor, ops.Tensor], ops.Tensor]:
     """Returns the function of "maximum", "minimum" or "multiply"."""
     is_maximum = kind == "maximum"
     result: Callable[[ops.Tensor, ops.Tensor], ops.Tensor] = ops.multiply

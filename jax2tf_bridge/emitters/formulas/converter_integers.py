@@ -135,7 +135,7 @@ def remainder(element: str, x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
     if dtype_of_element(element).bits == 32:
         is_zero, _, rest = _divide_32(x, y)
         return select(is_zero, x, rest)
-    divisor, zero = integers.safe_divisor(element, x, y)
+    divisor, zero = integers.find_safe_divisor(element, x, y)
     wide = ops.int32 if x.dtype.size < 4 else x.dtype
     dividend, divisor = ops.cast(x, wide), ops.cast(divisor, wide)
     result = ops.cast(dividend - ops.truncatediv(dividend, divisor) * divisor, x.dtype)

@@ -113,7 +113,7 @@ def sign(element: str, x: ops.Tensor) -> ops.Tensor:
 
 def divide(element: str, x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
     """Divides and rounds towards zero; a quotient by zero has all bits set."""
-    divisor, zero = safe_divisor(element, x, y)
+    divisor, zero = find_safe_divisor(element, x, y)
     quotient = wrap(element, ops.truncatediv(x, divisor))
     if zero is None:
         return quotient
@@ -122,7 +122,7 @@ def divide(element: str, x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
 
 def remainder(element: str, x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
     """Returns the remainder with the dividend's sign; a remainder by zero is the dividend."""
-    divisor, zero = safe_divisor(element, x, y)
+    divisor, zero = find_safe_divisor(element, x, y)
     if is_unsigned(element):
         result = ops.math.floormod(x, divisor)
     elif x.dtype.size < 4:
@@ -134,7 +134,7 @@ def remainder(element: str, x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
     return result if zero is None else ops.where(zero, x, result)
 
 
-def safe_divisor(
+def find_safe_divisor(
     element: str, x: ops.Tensor, y: ops.Tensor
 ) -> tuple[ops.Tensor, ops.Tensor | None]:
     """Returns a divisor that is safe for all kernels, and where the divisor is zero.

@@ -11,31 +11,31 @@ from jax2tf_bridge.emitters._array import Array, Arrays, Shape, zeros
 from jax2tf_bridge.emitters._movement import (
     pad_to,
     reshape,
+    reshape_ones,
     reshape_whole,
     reverse_axes,
     take_first,
     transpose,
-    with_ones,
 )
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Scope, emits
 from jax2tf_bridge.emitters._sizes import MIN_COMPUTED_AMOUNT, fill_sizes
 from jax2tf_bridge.emitters.formulas.conversions import (
-    accumulation_dtype,
+    choose_accumulation_dtype,
     from_accumulation,
     to_accumulation,
 )
 from jax2tf_bridge.emitters.operations._convolution_forms import (
     ELEMENTS,
     Axis,
+    add_row,
     convolve,
     convolve_by_positions,
     convolve_in_onnx,
     convolve_transposed,
     correlate,
-    in_planes,
-    result_size,
-    with_row,
+    find_result_size,
+    make_planar,
 )
 from jax2tf_bridge.emitters.operations._dot_general import multiplies_bytes
 from shape_poly import Dim
@@ -110,7 +110,7 @@ def _convolution(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     sizes = tuple(rows[numbers.result.index(axis)] for axis in range(len(rows)))
     if 0 in (*rows, *left.sizes, *right.sizes):
         return zeros(element, sizes)
-    left, right, axes = _with_windows(scope, numbers, left, right, axes, (groups, batch_groups))
+    left, right, axes = _pad_for_windows(scope, numbers, left, right, axes, (groups, batch_groups))
 
     def convolve_parts(image: ops.Tensor, kernel: ops.Tensor) -> ops.Tensor:
         flags = operation.flags("window_reversal")
@@ -126,7 +126,7 @@ def _convolution(scope: Scope, operation: Operation, operands: Arrays) -> Array:
         )
         return scope.tensor(_convolve(scope, operation, whole))
 
-    dtype = accumulation_dtype(left.element, right.element, element)
+    dtype = choose_accumulation_dtype(left.element, right.element, element)
     image, kernel = (scope.tensor(array) for array in (left, right))
     if not multiplies_bytes(scope, left.element, right.element, element):
         image, kernel = (to_accumulation(x, dtype) for x in (image, kernel))
@@ -142,7 +142,7 @@ def _convolution(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     return take_first(scope, array, sizes)
 
 
-def _with_windows(
+def _pad_for_windows(
     scope: Scope,
     numbers: _Numbers,
     left: Array,
@@ -171,7 +171,7 @@ def _with_windows(
             needed = 1 - (axis.low + axis.high + 1 - wide.extent) // axis.spread
             size = scope.sizes.maximum(wide.size, scope.sizes.maximum(needed, 1))
             wide = replace(wide, size=size, result=1)
-            wide = replace(wide, result=result_size(scope, wide))
+            wide = replace(wide, result=find_result_size(scope, wide))
         least[place] = wide.size
         new_axes.append(wide)
     return pad_to(scope, left, least), right, tuple(new_axes)
@@ -217,7 +217,7 @@ def _read_axes(
         # A single element has no spacing.
         spread, dilation = 1 if size == 1 else spread, 1 if window == 1 else dilation
         axis = Axis(size, window, stride, low, high, spread, dilation)
-        new_axes.append(replace(axis, result=result_size(scope, axis)))
+        new_axes.append(replace(axis, result=find_result_size(scope, axis)))
     return tuple(new_axes)
 
 
@@ -290,7 +290,7 @@ def _swap_spatial_axes(whole: _Convolution) -> _Convolution:
 def _to_planes(
     scope: Scope, image: Array, kernel: Array, axes: Sequence[Axis]
 ) -> tuple[Scope, Array, Array, tuple[Axis, ...]]:
-    return (scope, *in_planes(scope, image, kernel, axes))
+    return (scope, *make_planar(scope, image, kernel, axes))
 
 
 def _kernel(
@@ -357,7 +357,7 @@ def _gradient_for_kernel(scope: Scope, whole: _Convolution) -> Array:
     cotangent = _order_axes(scope, whole.kernel, (inner, *window, out))
     axes = whole.axes
     if n == 1:
-        image, cotangent = with_row(scope, image, 1), with_row(scope, cotangent, 1)
+        image, cotangent = add_row(scope, image, 1), add_row(scope, cotangent, 1)
         axes = (Axis(1, 1), *axes)
     result = correlate(scope, image, cotangent, axes, whole.batch_groups)
     if n == 1:
@@ -387,7 +387,7 @@ def _order_axes(
     """Transposes an array to an order of axes, then reverses some of them."""
     tensor, sizes = scope.tensor(array), tuple(array.sizes[axis] for axis in order)
     if _is_sorted(array.sizes, order):
-        tensor = with_ones(scope, tensor, array.sizes, sizes)
+        tensor = reshape_ones(scope, tensor, array.sizes, sizes)
     else:
         tensor = ops.transpose(tensor, order)
     if reverse:

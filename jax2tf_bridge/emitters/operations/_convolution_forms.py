@@ -21,9 +21,9 @@ from jax2tf_bridge.emitters._movement import (
 )
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Scope
-from jax2tf_bridge.emitters.formulas.conversions import exact_dtype
+from jax2tf_bridge.emitters.formulas.conversions import choose_exact_dtype
 from jax2tf_bridge.emitters.operations._dot_general import contract, is_bytes
-from jax2tf_bridge.emitters.operations._pools import same_padding, window_count
+from jax2tf_bridge.emitters.operations._pools import count_windows, find_same_padding
 from shape_poly import Dim
 
 ELEMENTS = {
@@ -69,25 +69,25 @@ class Axis:
         return (self.window - 1) * self.dilation + 1
 
 
-def result_size(scope: Scope, axis: Axis) -> Dim:
+def find_result_size(scope: Scope, axis: Axis) -> Dim:
     """Computes the number of positions of a window."""
     spread = axis.size if axis.spread == 1 else (axis.size - 1) * axis.spread + 1
     if scope.sizes.bounds(spread)[0] < 0:
         spread = scope.sizes.maximum(spread, 0)
     padded = spread + axis.low + axis.high
-    return window_count(scope, padded, axis.window, axis.stride, axis.dilation)
+    return count_windows(scope, padded, axis.window, axis.stride, axis.dilation)
 
 
-def in_planes(
+def make_planar(
     scope: Scope, image: Array, kernel: Array, axes: Sequence[Axis]
 ) -> tuple[Array, Array, tuple[Axis, ...]]:
     """Adds a spatial axis of size 1 to a one-dimensional convolution."""
     if len(axes) != 1:
         return image, kernel, tuple(axes)
-    return with_row(scope, image, 1), with_row(scope, kernel, 0), (Axis(1, 1), *axes)
+    return add_row(scope, image, 1), add_row(scope, kernel, 0), (Axis(1, 1), *axes)
 
 
-def with_row(scope: Scope, array: Array, place: int) -> Array:
+def add_row(scope: Scope, array: Array, place: int) -> Array:
     """Adds an axis of size 1."""
     return reshape_whole(scope, array, (*array.sizes[:place], 1, *array.sizes[place:]))
 
@@ -96,7 +96,7 @@ def convolve(scope: Scope, image: Array, kernel: Array, axes: Sequence[Axis], gr
     """Convolves over two or three axes with Conv2D, DepthwiseConv2dNative or Conv3D."""
     sizes = (image.sizes[0], *(axis.result for axis in axes), kernel.sizes[-1])
     if len(axes) == 3:
-        kernel, axes = _with_holes(scope, kernel, axes)
+        kernel, axes = _dilate_kernel(scope, kernel, axes)
     image, axes, padding = _pad(scope, image, axes)
     strides, dilations = [axis.stride for axis in axes], [axis.dilation for axis in axes]
     x, w = scope.tensor(image), scope.tensor(kernel)
@@ -106,7 +106,7 @@ def convolve(scope: Scope, image: Array, kernel: Array, axes: Sequence[Axis], gr
         around = _around(strides)
         tensor = _by_groups(lambda a, b: ops.nn.conv3d(a, b, around, padding), x, w, groups)
     elif stride is not None:
-        x = ops.cast(x, exact_dtype(x.dtype))
+        x = ops.cast(x, choose_exact_dtype(x.dtype))
         w = ops.cast(_deep_kernel(scope, kernel, groups), x.dtype)
         tensor = ops.nn.depthwise_conv2d(x, w, _around([stride, stride]), padding)
     else:
@@ -124,7 +124,7 @@ def convolve_in_onnx(
     if any(axis.spread != 1 for axis in axes) or not all(
         isinstance(amount, int) and amount >= 0 for amount in amounts
     ):
-        image = _with_zeros(scope, image, axes)
+        image = _pad_with_zeros(scope, image, axes)
         amounts = [0] * len(amounts)
     tensor = ops.convolution(
         scope.tensor(image),
@@ -154,7 +154,7 @@ def convolve_transposed(
         Axis(a.result, a.window, a.spread, a.window - 1 - a.low, a.window - 1 - a.high)
         for a in axes
     ]
-    padding = _name_of_gradient(others, remainder=True)
+    padding = _find_gradient_padding(others, remainder=True)
     if padding is None:
         spatial = [(axis.size - 1) * axis.spread + axis.window for axis in axes]
     else:
@@ -166,7 +166,7 @@ def convolve_transposed(
         stride = _find_shared(axes, strides)
         assert stride is not None, "the caller checked it"
         strides = [stride] * 2
-        x = ops.cast(x, exact_dtype(x.dtype))
+        x = ops.cast(x, choose_exact_dtype(x.dtype))
         w = ops.cast(_deep_kernel(scope, kernel, groups), x.dtype)
     elif len(axes) == 2:
         function = ops.raw_ops.Conv2DBackpropInput
@@ -200,10 +200,10 @@ def correlate(
     features, out = image.sizes[-1], cotangent.sizes[-1]
     strides = [axis.dilation for axis in axes]
     others = [Axis(axis.size, axis.result, axis.dilation, axis.low, axis.high) for axis in axes]
-    padding = _name_of_gradient(others, remainder=False)
+    padding = _find_gradient_padding(others, remainder=False)
     if padding is None:
         padding = "VALID"
-        image = _with_zeros(scope, image, axes)
+        image = _pad_with_zeros(scope, image, axes)
     sizes = (*window, features if groups == 1 else features // groups, out)
     x, y = scope.tensor(image), scope.tensor(cotangent)
     is_deep = 1 < groups == features and len(axes) == 2
@@ -212,7 +212,7 @@ def correlate(
     if stride is not None:
         function = ops.raw_ops.DepthwiseConv2dNativeBackpropFilter
         kernel_sizes, strides = (*window, features, out // groups), [stride] * 2
-        x, y = (ops.cast(tensor, exact_dtype(tensor.dtype)) for tensor in (x, y))
+        x, y = (ops.cast(tensor, choose_exact_dtype(tensor.dtype)) for tensor in (x, y))
     elif len(axes) == 2:
         function = ops.raw_ops.Conv2DBackpropFilter
     else:
@@ -239,8 +239,8 @@ def convolve_by_positions(
     """
     sizes = (image.sizes[0], *(axis.result for axis in axes), kernel.sizes[-1])
     in_bytes = is_bytes(scope.tensor(image))
-    exact = "i32" if in_bytes else ELEMENTS[exact_dtype(image.graph_dtype).name]
-    padded = _with_zeros(scope, image, axes)
+    exact = "i32" if in_bytes else ELEMENTS[choose_exact_dtype(image.graph_dtype).name]
+    padded = _pad_with_zeros(scope, image, axes)
     places = [range(axis.window) if isinstance(axis.window, int) else () for axis in axes]
     strides = [1, *(axis.stride for axis in axes), 1]
     parts, kernels = [], []
@@ -331,7 +331,7 @@ def _deep_kernel(scope: Scope, kernel: Array, groups: int) -> ops.Tensor:
     return scope.tensor(reshape_whole(scope, kernel, (*kernel.sizes[:-2], groups, each)))
 
 
-def _with_holes(
+def _dilate_kernel(
     scope: Scope, kernel: Array, axes: Sequence[Axis]
 ) -> tuple[Array, tuple[Axis, ...]]:
     """Dilates a kernel, because TensorFlow's Conv3D on CPUs does not support dilation."""
@@ -346,10 +346,10 @@ def _with_holes(
 def _pad(scope: Scope, image: Array, axes: Sequence[Axis]) -> tuple[Array, tuple[Axis, ...], str]:
     """Pads an image; returns it unchanged if the padding is VALID or SAME, with that name."""
     if all(axis.spread == 1 for axis in axes):
-        padding = _name_of_padding(scope, axes)
+        padding = _find_padding_name(scope, axes)
         if padding is not None:
             return image, tuple(axes), padding
-    padded = _with_zeros(scope, image, axes)
+    padded = _pad_with_zeros(scope, image, axes)
     rest = tuple(
         replace(axis, size=size, low=0, high=0, spread=1)
         for axis, size in zip(axes, padded.sizes[1:-1], strict=True)
@@ -357,22 +357,22 @@ def _pad(scope: Scope, image: Array, axes: Sequence[Axis]) -> tuple[Array, tuple
     return padded, rest, "VALID"
 
 
-def _with_zeros(scope: Scope, image: Array, axes: Sequence[Axis]) -> Array:
+def _pad_with_zeros(scope: Scope, image: Array, axes: Sequence[Axis]) -> Array:
     low, high = [0, *(axis.low for axis in axes), 0], [0, *(axis.high for axis in axes), 0]
     return pad(scope, image, zeros(image.element), low, high, [0, *(a.spread - 1 for a in axes), 0])
 
 
-def _name_of_padding(scope: Scope, axes: Sequence[Axis]) -> str | None:
+def _find_padding_name(scope: Scope, axes: Sequence[Axis]) -> str | None:
     if all(axis.low == 0 and axis.high == 0 for axis in axes):
         return "VALID"
     is_same = all(
-        (axis.low, axis.high) == same_padding(scope, axis.size, axis.extent, axis.stride)
+        (axis.low, axis.high) == find_same_padding(scope, axis.size, axis.extent, axis.stride)
         for axis in axes
     )
     return "SAME" if is_same else None
 
 
-def _name_of_gradient(axes: Sequence[Axis], *, remainder: bool) -> str | None:
+def _find_gradient_padding(axes: Sequence[Axis], *, remainder: bool) -> str | None:
     """Recognizes the padding of a convolution from that of its gradient.
 
     In the gradient, the last window ends with the padding.

@@ -9,12 +9,12 @@ from typing import Any
 
 from jax2tf_bridge.bytecode import Operation
 from jax2tf_bridge.emitters._array import Array, Arrays
-from jax2tf_bridge.emitters._movement import reshape_tensor, with_ones
+from jax2tf_bridge.emitters._movement import reshape_ones, reshape_tensor
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Scope, emits
 from jax2tf_bridge.emitters.formulas.conversions import (
-    accumulation_dtype,
-    exact_dtype,
+    choose_accumulation_dtype,
+    choose_exact_dtype,
     from_accumulation,
     to_accumulation,
 )
@@ -85,7 +85,7 @@ def contract(
       batch: the batch axes of each operand.
       contracting: the contracting axes of each operand.
     """
-    dtype: ops.DType | None = accumulation_dtype(left.element, right.element, element)
+    dtype: ops.DType | None = choose_accumulation_dtype(left.element, right.element, element)
     if multiplies_bytes(scope, left.element, right.element, element):
         dtype = None
     letters = iter(map(chr, range(ord("a"), 0x10FFFF)))
@@ -100,7 +100,7 @@ def contract(
         axes.append([named[axis] if axis in named else next(letters) for axis in range(array.rank)])
         free.append([label for axis, label in enumerate(axes[i]) if axis not in named])
         for label, size in zip(axes[i], array.sizes, strict=True):
-            sizes[label] = _known(sizes.get(label, size), size)
+            sizes[label] = _choose_known(sizes.get(label, size), size)
     sides = [
         _label(scope, array, labels, sizes, sum_labels, dtype)
         for array, labels in zip((left, right), axes, strict=True)
@@ -159,7 +159,7 @@ def _product(
         left, right = (replace(x, tensor=ops.cast(x.tensor, ops.float32)) for x in (left, right))
         product = _product(scope, left, right, batch, left_free, right_free, summed)
         return replace(product, tensor=ops.cast(product.tensor, ops.float16))
-    sums = _least_moved(left, right, both, left_alone, right_alone, sums)
+    sums = _order_sums(left, right, both, left_alone, right_alone, sums)
     left_flipped = _is_flipped(left, both, left_alone, sums)
     right_flipped = _is_flipped(right, both, sums, right_alone)
     left = _move(left, (*both, *(sums + left_alone if left_flipped else left_alone + sums)))
@@ -180,19 +180,19 @@ def _product(
         transpose_b=right_flipped,
     )
     labels = (*both, *left_alone, *right_alone)
-    sizes = {x: _size_of_both(left, right, x) for x in labels}
+    sizes = {x: _find_common_size(left, right, x) for x in labels}
     new_sizes = tuple(sizes[x] for x in labels)
     outer = tuple(sizes[x] for x in (*both, *batches))
     result = (*outer, math.prod(sizes[x] for x in rows), math.prod(sizes[x] for x in right_alone))
     return _Labelled(reshape_tensor(scope, tensor, result, new_sizes), labels, new_sizes)
 
 
-def _known(left: Dim, right: Dim) -> Dim:
+def _choose_known(left: Dim, right: Dim) -> Dim:
     """Returns the common size of two operands along an axis; a number is preferred."""
     return right if isinstance(right, int) else left
 
 
-def _size_of_both(left: _Labelled, right: _Labelled, label: str) -> Dim:
+def _find_common_size(left: _Labelled, right: _Labelled, label: str) -> Dim:
     """Returns the size of the result along an axis; one of the operands may be repeated."""
     size = left.size(label)
     return right.size(label) if size == 1 else size
@@ -203,18 +203,18 @@ def _by_element(
 ) -> _Labelled:
     labels = (*outer, *sums)
     dtype = left.tensor.dtype
-    exact = exact_dtype(dtype) if sums else dtype
+    exact = choose_exact_dtype(dtype) if sums else dtype
     factors = [
         ops.cast(_lay_out(scope, side, labels, leading=False), exact) for side in (left, right)
     ]
     product = ops.multiply(*factors)
     if sums:
         product = ops.cast(ops.reduce_sum(product, list(range(len(outer), len(labels)))), dtype)
-    sizes = tuple(_size_of_both(left, right, x) for x in outer)
+    sizes = tuple(_find_common_size(left, right, x) for x in outer)
     return _Labelled(product, tuple(outer), sizes)
 
 
-def _least_moved(
+def _order_sums(
     left: _Labelled,
     right: _Labelled,
     both: tuple[str, ...],
@@ -261,7 +261,7 @@ def _lay_out(
     new_sizes = [side.size(x) for x in labels]
     while not leading and new_sizes and new_sizes[0] == 1:
         del new_sizes[0]
-    return with_ones(scope, side.tensor, side.sizes, new_sizes)
+    return reshape_ones(scope, side.tensor, side.sizes, new_sizes)
 
 
 def _group(
@@ -275,7 +275,8 @@ def _group(
 @emits("einsum", "unary_einsum")
 def _einsum(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     element = operation.result_type.element
-    dtype = exact_dtype(accumulation_dtype(operands[0].element, operands[-1].element, element))
+    dtype = choose_accumulation_dtype(operands[0].element, operands[-1].element, element)
+    dtype = choose_exact_dtype(dtype)
     tensors = [to_accumulation(scope.tensor(array), dtype) for array in operands]
     equation = operation.text("einsum_config")
     named = _sizes_of_equation(scope, operation, equation, operands)
@@ -293,7 +294,7 @@ def _sizes_of_equation(
     sizes: dict[str, Dim] = {}
     for term, array in zip(terms, operands, strict=True):
         for letter, size in zip(term, array.sizes, strict=True):
-            sizes[letter] = _known(sizes.get(letter, size), size)
+            sizes[letter] = _choose_known(sizes.get(letter, size), size)
     return tuple(sizes[letter] for letter in output)
 
 

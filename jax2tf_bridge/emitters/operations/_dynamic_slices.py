@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 from jax2tf_bridge.bytecode import Operation
 from jax2tf_bridge.emitters._array import Array, Arrays, Shape
 from jax2tf_bridge.emitters._movement import (
-    compact_sizes,
     concatenate,
+    find_compact_sizes,
     iota,
     reshape,
     resize,
@@ -89,7 +89,7 @@ def _slice_computed(
     scope: Scope, array: Array, starts: Mapping[int, ops.Tensor], sizes: Shape
 ) -> Array:
     compact = scope.compact(array)
-    own = list(compact_sizes(array))
+    own = list(find_compact_sizes(array))
     first = array.rank - len(own)
     if len(starts) == 1:
         ((axis, start),) = starts.items()

@@ -20,7 +20,7 @@ from jax2tf_bridge.emitters._folding import convert_array, fold
 from jax2tf_bridge.emitters._movement import resize
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Emitter, OperationEmitter, Scope, emits
-from jax2tf_bridge.emitters._sizes import broadcast_sizes
+from jax2tf_bridge.emitters._sizes import find_broadcast_sizes
 from jax2tf_bridge.emitters.formulas import converter_forms, converter_integers, floats, integers
 from jax2tf_bridge.emitters.formulas.conversions import bitcast
 from jax2tf_bridge.rewriting import BFLOAT16_BITS, FLOOR_DIVIDE, FLOOR_MODULO, SIGN_BITS, SQUARE
@@ -46,18 +46,18 @@ def emit_elementwise(
     if result is not None:
         return result
     element = operation.result_type.element
-    sizes = broadcast_sizes(operands)
+    sizes = find_broadcast_sizes(operands)
     if scope.for_litert and len(sizes) > integers.MAX_AXES and operation.name in _OF_BITS:
         flat = [
             ops.reshape(scope.tensor(a), [-1]) if a.sizes else scope.compact(a) for a in operands
         ]
-        result = ops.reshape(_in_wider_floats(element, function, flat), scope.sizes.shape(sizes))
+        result = ops.reshape(_apply_wider(element, function, flat), scope.sizes.shape(sizes))
         return scope.new_array(result, element, sizes)
-    result = _in_wider_floats(element, function, [scope.compact(array) for array in operands])
+    result = _apply_wider(element, function, [scope.compact(array) for array in operands])
     return scope.new_array(result, element, sizes)
 
 
-def _in_wider_floats(
+def _apply_wider(
     element: str, function: TensorFunction, tensors: Sequence[ops.Tensor]
 ) -> ops.Tensor:
     """Applies a function; 8-bit floats are computed in float32, because they have no arithmetic."""
@@ -241,7 +241,7 @@ def _reduce_precision(scope: Scope, operation: Operation, operands: Arrays) -> A
 
 @emits("map")
 def _map(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
-    sizes = broadcast_sizes(operands)
+    sizes = find_broadcast_sizes(operands)
     result = scope.new_region().run(operation.regions[0], operands)
     return [resize(array, sizes) for array in result]
 

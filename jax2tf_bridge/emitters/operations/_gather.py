@@ -12,8 +12,8 @@ from jax2tf_bridge.bytecode import Operation
 from jax2tf_bridge.emitters._array import Array, Arrays, Shape
 from jax2tf_bridge.emitters._movement import (
     broadcast,
+    multiply_sizes,
     pad_to,
-    product,
     reshape,
     slice_array,
     take_first,
@@ -27,12 +27,12 @@ from jax2tf_bridge.emitters.operations._indices import (
     Slices,
     clamp,
     clamp_vectors,
-    flat_index,
-    index_vectors,
+    flatten_indices,
     is_too_deep,
+    join_vectors,
     slice_axis,
     split_operands,
-    whole_vectors,
+    stack_indices,
 )
 from shape_poly import Dim
 
@@ -83,7 +83,7 @@ def _gather(scope: Scope, operation: Operation, operands: Arrays) -> Array:
         array = slice_array(scope, array, [0] * array.rank, limits, [1] * array.rank)
     by_elements = many and not batched and len(indexed) == len(slices.index_map) > 1
     if by_elements and all(sizes[axis] == 1 for axis in indexed):
-        vectors = whole_vectors(scope, indices, slices.vector_axis)
+        vectors = join_vectors(scope, indices, slices.vector_axis)
         if vectors is not None:
             vectors = clamp_vectors(
                 scope, vectors, [array.sizes[axis] - 1 for axis in slices.index_map]
@@ -140,7 +140,7 @@ def _take(scope: Scope, array: Array, slices: Slices) -> _Taken:
         return array, places(range(array.rank))
     components = [slices.on_grid(scope, axis) for axis in starts]
     if not batched and len(starts) > 1 and not is_too_deep(len(starts)):
-        return _take_at_vectors(scope, array, slices, starts, index_vectors(scope, components))
+        return _take_at_vectors(scope, array, slices, starts, stack_indices(scope, components))
     # Batching axes come first, then those before the index, the index, and those behind it.
     others = [axis for axis in range(array.rank) if axis not in batched and axis not in starts]
     before = [axis for axis in others if len(starts) == 1 and axis < starts[0]]
@@ -148,13 +148,13 @@ def _take(scope: Scope, array: Array, slices: Slices) -> _Taken:
     array = transpose(scope, array, [*batched, *before, *starts, *behind])
     count, place = len(batched), len(batched) + len(before)
     sizes = array.sizes[place : place + len(starts)]
-    index = flat_index(scope, components, sizes)
+    index = flatten_indices(scope, components, sizes)
     if len(starts) > 1:
-        merged = (*array.sizes[:place], product(sizes), *array.sizes[place + len(starts) :])
+        merged = (*array.sizes[:place], multiply_sizes(sizes), *array.sizes[place + len(starts) :])
         array = reshape(scope, array, merged)
     grid_axes = slices.grid_axes
     axes = [*grid_axes[:count], *places(before), *grid_axes[count:], *places(behind)]
-    progression = None if count else _progression(index)
+    progression = None if count else _match_progression(index)
     if progression is not None:
         first, step = progression
         return slice_axis(scope, array, place, first, index.sizes[0], step), axes
@@ -178,7 +178,7 @@ def _take_at_vectors(
     return take_first(scope, rows, sizes), places
 
 
-def _progression(index: Array) -> tuple[int, int] | None:
+def _match_progression(index: Array) -> tuple[int, int] | None:
     """Returns the first index and the step if the indices are a known progression, else None."""
     if index.numbers is None or index.rank != 1 or index.numbers.size < 2:
         return None

@@ -14,7 +14,7 @@ from jax2tf_bridge.emitters._movement import (
     concatenate,
     fit_sizes,
     iota,
-    product,
+    multiply_sizes,
     reshape,
     resize,
     slice_array,
@@ -97,7 +97,7 @@ class Slices:
 
     def component(self, scope: Scope, indices: Arrays, axis: int) -> Array:
         """Returns the component of the index vectors for an axis of the array."""
-        return component(scope, indices, self.vector_axis, self.index_map.index(axis))
+        return take_component(scope, indices, self.vector_axis, self.index_map.index(axis))
 
     def on_grid(self, scope: Scope, axis: int) -> Array:
         """Returns the indices along an axis of the array, with the sizes of the grid."""
@@ -135,7 +135,7 @@ def split_operands(operation: Operation, operands: Arrays) -> tuple[Arrays, Arra
     return operands[:start], operands[start : start + count], operands[start + count :]
 
 
-def component(scope: Scope, parts: Arrays, axis: int, number: int) -> Array:
+def take_component(scope: Scope, parts: Arrays, axis: int, number: int) -> Array:
     """Takes one component of index vectors, whose parts lie side by side along an axis.
 
     Without an axis, the indices are the component.
@@ -145,7 +145,7 @@ def component(scope: Scope, parts: Arrays, axis: int, number: int) -> Array:
         return indices
     count = indices.sizes[axis]
     if others and isinstance(count, int) and number >= count:
-        return component(scope, others, axis, number - count)
+        return take_component(scope, others, axis, number - count)
     sizes = (*indices.sizes[:axis], *indices.sizes[axis + 1 :])
     if indices.sizes[axis] == 1:
         return reshape(scope, indices, sizes)
@@ -223,7 +223,7 @@ def combine_flags(scope: Scope, flags: Sequence[Array | None], sizes: Shape) -> 
     return result
 
 
-def whole_vectors(scope: Scope, parts: Arrays, axis: int) -> ops.Tensor | None:
+def join_vectors(scope: Scope, parts: Arrays, axis: int) -> ops.Tensor | None:
     """Returns computed index vectors along the last axis, which need no changes; else None."""
     if axis != parts[0].rank - 1 or axis == 0:
         return None
@@ -242,7 +242,7 @@ def clamp_vectors(scope: Scope, vectors: ops.Tensor, limits: Shape) -> ops.Tenso
     )
 
 
-def index_vectors(scope: Scope, components: Arrays) -> ops.Tensor:
+def stack_indices(scope: Scope, components: Arrays) -> ops.Tensor:
     """Stacks components of equal sizes for ops.gather_nd."""
     constants = [component.constant for component in components]
     if all(constant is not None for constant in constants):
@@ -261,14 +261,14 @@ def is_too_deep(count: Dim) -> bool:
     return not isinstance(count, int) or count > _MAX_INDEX_COMPONENTS
 
 
-def flat_index(scope: Scope, components: Arrays, sizes: Shape) -> Array:
+def flatten_indices(scope: Scope, components: Arrays, sizes: Shape) -> Array:
     """Combines indices of several axes into one index of the merged axis.
 
     It has 64 bits if the product of the sizes is unknown or exceeds 32 bits.
     """
     first, *others = components
     total = first
-    positions = product(sizes)
+    positions = multiply_sizes(sizes)
     is_wide = not isinstance(positions, int) or positions > ops.int32.max
     dtype = ops.int64 if is_wide or any(c.element == "i64" for c in components) else ops.int32
     for component, size in zip(others, sizes[1:], strict=True):

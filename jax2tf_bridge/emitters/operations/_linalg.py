@@ -94,7 +94,7 @@ def _is_empty(array: Array) -> bool:
     return 0 in array.sizes
 
 
-def _smaller_size(scope: Scope, operation: Operation, array: Array) -> Dim:
+def _find_smaller_size(scope: Scope, operation: Operation, array: Array) -> Dim:
     rows, columns = array.sizes[-2:]
     lower, upper = scope.sizes.bounds(rows - columns)
     if upper <= 0:
@@ -118,7 +118,7 @@ def _eigh(scope: Scope, a: Array, *, lower: bool) -> _Results:
 
 def _lu(scope: Scope, operation: Operation, a: Array) -> _Results:
     *batch, m, _ = a.sizes
-    count = _smaller_size(scope, operation, a)
+    count = _find_smaller_size(scope, operation, a)
     lu = factorizations.lu_by_columns if scope.is_for_any_converter else factorizations.lu
     factors, pivots, permutation = lu(scope.tensor(a))
     return [(factors, a.sizes), (pivots, (*batch, count)), (permutation, (*batch, m))]
@@ -126,14 +126,14 @@ def _lu(scope: Scope, operation: Operation, a: Array) -> _Results:
 
 def _svd(scope: Scope, operation: Operation, a: Array, *, full: bool) -> _Results:
     *batch, m, n = a.sizes
-    k = _smaller_size(scope, operation, a)
+    k = _find_smaller_size(scope, operation, a)
     values, u, vh = factorizations.svd(scope.tensor(a), full_matrices=full)
     rows, columns = (m, n) if full else (k, k)
     return [(values, (*batch, k)), (u, (*batch, m, rows)), (vh, (*batch, columns, n))]
 
 
 def _householder_qr(scope: Scope, operation: Operation, a: Array) -> _Results:
-    sizes = (*a.sizes[:-2], _smaller_size(scope, operation, a))
+    sizes = (*a.sizes[:-2], _find_smaller_size(scope, operation, a))
     if _is_empty(a):
         return [(scope.tensor(a), a.sizes), (ops.zeros([], a.graph_dtype), sizes)]
     packed, taus = factorizations.householder_qr(scope.tensor(a))
@@ -151,7 +151,7 @@ def _householder_product(
     return [(product, packed.sizes)]
 
 
-def _as_arrays(scope: Scope, operation: Operation, results: _Results) -> list[Array]:
+def _make_arrays(scope: Scope, operation: Operation, results: _Results) -> list[Array]:
     """Makes the arrays of the operation's first results."""
     values = operation.results[: len(results)]
     return [
@@ -163,7 +163,7 @@ def _as_arrays(scope: Scope, operation: Operation, results: _Results) -> list[Ar
 # Composites.
 
 
-def _attributes(operation: Operation) -> Mapping[str, Attribute]:
+def _read_attributes(operation: Operation) -> Mapping[str, Attribute]:
     attributes = operation.attributes.get("composite_attributes")
     return attributes if isinstance(attributes, Mapping) else {}
 
@@ -182,7 +182,7 @@ def _composite(name: str) -> Callable[[_Function], OperationEmitter]:
                 results = function(scope, operation, *operands)
             if results is None:
                 return decompose(scope, operation)
-            return _as_arrays(scope, operation, results)
+            return _make_arrays(scope, operation, results)
 
         return emit
 
@@ -191,7 +191,7 @@ def _composite(name: str) -> Callable[[_Function], OperationEmitter]:
 
 @_composite("jax2tf.eig")
 def _eig_composite(scope: Scope, operation: Operation, a: Array) -> _Results | None:
-    if _attributes(operation).get("compute_left_eigenvectors"):
+    if _read_attributes(operation).get("compute_left_eigenvectors"):
         return None  # TensorFlow does not compute them
     values, vectors = factorizations.eig(scope.tensor(a))
     results: _Results = [(values, a.sizes[:-1]), (vectors, a.sizes)]
@@ -200,25 +200,25 @@ def _eig_composite(scope: Scope, operation: Operation, a: Array) -> _Results | N
 
 @_composite("jax2tf.eigh")
 def _eigh_composite(scope: Scope, operation: Operation, a: Array) -> _Results:
-    return _eigh(scope, a, lower=bool(_attributes(operation).get("lower", True)))
+    return _eigh(scope, a, lower=bool(_read_attributes(operation).get("lower", True)))
 
 
 @_composite("jax2tf.qr")
 def _qr_composite(scope: Scope, operation: Operation, a: Array) -> _Results:
-    full = bool(_attributes(operation).get("full_matrices"))
+    full = bool(_read_attributes(operation).get("full_matrices"))
     *batch, m, n = a.sizes
-    k = m if full else _smaller_size(scope, operation, a)
+    k = m if full else _find_smaller_size(scope, operation, a)
     q, r = ops.linalg.qr(scope.tensor(a), full_matrices=full)
     return [(q, (*batch, m, k)), (r, (*batch, k, n))]
 
 
 @_composite("jax2tf.svd")
 def _svd_composite(scope: Scope, operation: Operation, a: Array) -> _Results:
-    attributes = _attributes(operation)
+    attributes = _read_attributes(operation)
     if attributes.get("compute_uv"):
         return _svd(scope, operation, a, full=bool(attributes.get("full_matrices")))
     values = factorizations.singular_values(scope.tensor(a))
-    return [(values, (*a.sizes[:-2], _smaller_size(scope, operation, a)))]
+    return [(values, (*a.sizes[:-2], _find_smaller_size(scope, operation, a)))]
 
 
 @_composite("jax2tf.tridiagonal_solve")
@@ -250,7 +250,7 @@ def _call(*names: str) -> Callable[[Callable[..., _Results]], OperationEmitter]:
             is_lapack = operation.text("call_target_name").startswith("lapack_")
             if is_lapack and any(map(_is_empty, matrices)):
                 scope.fail(operation, "its matrices are empty")
-            arrays = _as_arrays(scope, operation, function(scope, operation, *matrices))
+            arrays = _make_arrays(scope, operation, function(scope, operation, *matrices))
             if is_lapack and len(arrays) < len(operation.results):
                 # JAX only tests whether `info` is 0. The results of failed factorizations are NaN.
                 info = operation.results[-1].tensor.element

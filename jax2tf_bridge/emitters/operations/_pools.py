@@ -19,9 +19,9 @@ from jax2tf_bridge.emitters._array import Array, Shape, graph_dtype
 from jax2tf_bridge.emitters._folding import convert_array
 from jax2tf_bridge.emitters._movement import (
     fit_sizes,
+    multiply_sizes,
     pad,
     pad_to,
-    product,
     reshape_whole,
     take_first,
     transpose,
@@ -96,14 +96,14 @@ class Windows:
     def counts(self, scope: Scope, sizes: Shape) -> tuple[Dim, ...]:
         """Returns the number of windows along each axis."""
         return tuple(
-            window_count(scope, size, window, stride, dilation)
+            count_windows(scope, size, window, stride, dilation)
             for size, window, stride, dilation in zip(
                 self.padded_sizes(sizes), self.sizes, self.strides, self.dilations, strict=True
             )
         )
 
 
-def window_count(scope: Scope, size: Dim, window: Dim, stride: Dim, dilation: Dim) -> Dim:
+def count_windows(scope: Scope, size: Dim, window: Dim, stride: Dim, dilation: Dim) -> Dim:
     """Returns the number of windows along a padded axis."""
     span = size - (window - 1) * dilation
     if scope.sizes.bounds(span)[0] < 0:
@@ -111,13 +111,13 @@ def window_count(scope: Scope, size: Dim, window: Dim, stride: Dim, dilation: Di
     return span if stride == 1 else (span + stride - 1) // stride
 
 
-def same_padding(scope: Scope, size: Dim, window: Dim, stride: Dim) -> tuple[Dim, Dim]:
+def find_same_padding(scope: Scope, size: Dim, window: Dim, stride: Dim) -> tuple[Dim, Dim]:
     """Returns TensorFlow's SAME padding before and after an axis."""
     total = scope.sizes.maximum((-(-size // stride) - 1) * stride + window - size, 0)
     return total // 2, total - total // 2
 
 
-def neutral_element(reducer: Reducer, element: str) -> Array:
+def make_neutral_element(reducer: Reducer, element: str) -> Array:
     """Returns the identity of a reducer as a scalar of an element type."""
     number = np.asarray(reducer.identity).astype(graph_dtype(element).as_numpy_dtype)
     return Array(element, (), known=number)
@@ -150,7 +150,7 @@ class _Images:
 
     def shape(self, sizes: Shape) -> tuple[Dim, ...]:
         """Multiplies numbers per axis of the array to numbers per axis of the images."""
-        return tuple(product(sizes[axis] for axis in group) for group in self.groups)
+        return tuple(multiply_sizes(sizes[axis] for axis in group) for group in self.groups)
 
     def tensor(self, scope: Scope, array: Array) -> ops.Tensor:
         """Converts an array to images."""
@@ -185,7 +185,7 @@ def reduce_by_pool(scope: Scope, reducer: Reducer, array: Array, windows: Window
     counts = sizes = windows.counts(scope, array.sizes)
     mode = "SAME" if reducer.name == "maximum" and _is_same(scope, array, windows) else "VALID"
     if mode == "VALID":
-        array = windows.pad(scope, array, neutral_element(reducer, element))
+        array = windows.pad(scope, array, make_neutral_element(reducer, element))
     if reducer.name == "add":
         array = convert_array(scope, array, _POOLED_AS[element])
     if mode == "VALID":
@@ -226,7 +226,7 @@ def _are_images(axes: Sequence[int]) -> bool:
 def _is_same(scope: Scope, array: Array, windows: Windows) -> bool:
     """Returns whether the padding is TensorFlow's SAME, and not zero."""
     amounts = [
-        same_padding(scope, array.sizes[axis], windows.sizes[axis], windows.strides[axis])
+        find_same_padding(scope, array.sizes[axis], windows.sizes[axis], windows.strides[axis])
         for axis in windows.axes
     ]
     own = [(windows.low[axis], windows.high[axis]) for axis in windows.axes]

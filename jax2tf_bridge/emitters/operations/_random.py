@@ -109,7 +109,7 @@ def _three_fry(
         high = ops.bitwise.left_shift(ops.cast(second, ops.uint64), ops.constant(32, ops.uint64))
         words = ops.bitwise.bitwise_or(ops.cast(first, ops.uint64), high)
     else:
-        before, size, after = _halved_axis(scope, sizes)
+        before, size, after = _find_halved_axis(scope, sizes)
         half = (size + 1) // 2
         total = before * half * after
         # The two words of a block are adjacent along the axis.
@@ -126,7 +126,7 @@ def _three_fry(
     return ops.stack([key, ops.add(counter, _count(scope, total))]), words
 
 
-def _halved_axis(scope: Scope, sizes: tuple[Dim, ...]) -> tuple[Dim, Dim, Dim]:
+def _find_halved_axis(scope: Scope, sizes: tuple[Dim, ...]) -> tuple[Dim, Dim, Dim]:
     """Finds the axis along which elements form pairs: the first of even size, or the largest.
 
     Returns the number of elements before it, its size, and the number of elements after it.
@@ -138,17 +138,17 @@ def _halved_axis(scope: Scope, sizes: tuple[Dim, ...]) -> tuple[Dim, Dim, Dim]:
         if lower == upper == 0:
             return _around(sizes, axis)
         if not lower == upper == 1:
-            return _halved_axis_at_run_time(scope, sizes)
+            return _find_halved_axis_at_run_time(scope, sizes)
     if all(isinstance(size, int) for size in sizes):
         return _around(sizes, int(np.argmax(np.array(sizes))))
-    return _halved_axis_at_run_time(scope, sizes)
+    return _find_halved_axis_at_run_time(scope, sizes)
 
 
 def _around(sizes: tuple[Dim, ...], axis: int) -> tuple[Dim, Dim, Dim]:
     return math.prod(sizes[:axis]), sizes[axis], math.prod(sizes[axis + 1 :])
 
 
-def _halved_axis_at_run_time(scope: Scope, sizes: tuple[Dim, ...]) -> tuple[Dim, Dim, Dim]:
+def _find_halved_axis_at_run_time(scope: Scope, sizes: tuple[Dim, ...]) -> tuple[Dim, Dim, Dim]:
     if len(sizes) == 1:
         return 1, sizes[0], 1
     shape = ops.convert_to_tensor(scope.sizes.shape(sizes), ops.int32)

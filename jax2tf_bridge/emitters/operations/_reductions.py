@@ -16,7 +16,7 @@ from jax2tf_bridge.emitters._movement import (
     broadcast,
     concatenate,
     fit_sizes,
-    product,
+    multiply_sizes,
     reshape,
     resize,
     transpose,
@@ -101,7 +101,7 @@ def _reduce_compact(
     sizes = tuple(array.sizes[axis] for axis in left)
     whole = tuple(1 if axis in axes else size for axis, size in enumerate(array.sizes))
     repeated = [axis for axis in axes if array.repeats(axis) and array.sizes[axis] != 1]
-    times = product(array.sizes[axis] for axis in repeated)
+    times = multiply_sizes(array.sizes[axis] for axis in repeated)
     if not _may_be_compact(scope, name, array, times):
         array, times = scope.full(array), 1
     compact = scope.compact(array)
@@ -191,7 +191,7 @@ def reduce_by(
     """Reduces axes with any reducer, by combining neighbours until one element remains."""
     rest_axes = [axis for axis in range(arrays[0].rank) if axis not in axes]
     rest = tuple(arrays[0].sizes[axis] for axis in rest_axes)
-    length = product(arrays[0].sizes[axis] for axis in axes)
+    length = multiply_sizes(arrays[0].sizes[axis] for axis in axes)
     columns = [
         reshape(scope, transpose(scope, array, [*sorted(axes), *rest_axes]), (length, *rest))
         for array in arrays
@@ -250,7 +250,7 @@ _MAX_UNROLLED = 32
 """Maximum length of an axis whose steps are unrolled rather than made as a loop."""
 
 
-def running_sum(scope: Scope, array: Array, axis: int, backwards: bool) -> Array:
+def sum_along(scope: Scope, array: Array, axis: int, backwards: bool) -> Array:
     """Sums up to each element, or from each one to the end.
 
     It is the only running reduction that LiteRT and ONNX know as well.
@@ -259,7 +259,7 @@ def running_sum(scope: Scope, array: Array, axis: int, backwards: bool) -> Array
     return scope.new_array(wrap(array.element, tensor), array.element, array.sizes)
 
 
-def run_along(
+def reduce_along(
     scope: Scope, combine: Combine, arrays: Arrays, axis: int, backwards: bool
 ) -> list[Array]:
     """Reduces up to each element, or from each one to the end, with any associative reducer.
@@ -345,13 +345,13 @@ def _log_add_exp(
 def _sum(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     (array,) = operands
     axis, backwards = _direction(scope, operation, array.rank)
-    return running_sum(scope, array, axis, backwards)
+    return sum_along(scope, array, axis, backwards)
 
 
 def _stepwise(function: Callable[..., ops.Tensor]) -> Emitter:
     def emit(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
         axis, backwards = _direction(scope, operation, operands[0].rank)
-        return run_along(scope, _elementwise(function), operands, axis, backwards)
+        return reduce_along(scope, _elementwise(function), operands, axis, backwards)
 
     return emit
 

@@ -15,8 +15,8 @@ from jax2tf_bridge.emitters._movement import (
     broadcast,
     iota,
     move,
+    multiply_sizes,
     pad_to,
-    product,
     reshape,
     select,
     take_first,
@@ -33,10 +33,10 @@ from jax2tf_bridge.emitters.operations._indices import (
     clamp,
     combine_flags,
     flag_unchanged,
-    flat_index,
-    index_vectors,
+    flatten_indices,
     is_too_deep,
     split_operands,
+    stack_indices,
 )
 from jax2tf_bridge.emitters.operations._reductions import make_combine
 from jax2tf_bridge.rewriting import Reducer
@@ -114,7 +114,7 @@ def _update(
     scope: Scope, operation: Operation, slices: Slices, arrays: Arrays, updates: Arrays
 ) -> Arrays:
     body = operation.regions[0]
-    kinds = [_combination(body, i, array.element) for i, array in enumerate(arrays)]
+    kinds = [_match_combination(body, i, array.element) for i, array in enumerate(arrays)]
     if all(size == 1 for size in slices.batch):
         scalars = {axis: reshape(scope, start, ()) for axis, start in slices.starts.items()}
         valid = None if slices.valid is None else reshape(scope, slices.valid, ())
@@ -146,7 +146,7 @@ def _windows(scope: Scope, slices: Slices, update: Array, batch: Shape) -> Array
 _COMMON = frozenset({"add", "multiply", "maximum", "minimum", "and", "or"})
 
 
-def _combination(body: Block, place: int, element: str) -> str | None:
+def _match_combination(body: Block, place: int, element: str) -> str | None:
     """Returns the name of the body's combination, if TensorFlow has it; else None."""
     count = len(body.arguments) // 2
     old, new = body.arguments[place], body.arguments[count + place]
@@ -251,7 +251,7 @@ class _Rows:
     @property
     def count(self) -> Dim:
         """Number of rows of the operand."""
-        return product(self.leading)
+        return multiply_sizes(self.leading)
 
     @functools.cached_property
     def components(self) -> list[Array]:
@@ -263,13 +263,13 @@ class _Rows:
     @functools.cached_property
     def flat_index(self) -> Array:
         """Index of the merged leading axes."""
-        return flat_index(self._scope, self.components, self.leading)
+        return flatten_indices(self._scope, self.components, self.leading)
 
     @functools.cached_property
     def vectors(self) -> ops.Tensor:
         """Index vectors for `indexed`."""
         is_flat = is_too_deep(len(self.leading))
-        return index_vectors(self._scope, [self.flat_index] if is_flat else self.components)
+        return stack_indices(self._scope, [self.flat_index] if is_flat else self.components)
 
     def indexed(self, array: Array) -> ops.Tensor:
         """Returns rows; their leading axes are merged if vectors would have many components."""
@@ -284,7 +284,7 @@ class _Rows:
         updates = [self.of_updates(update) for update in updates]
         if self.valid is None:
             return vectors, [scope.tensor(update) for update in updates]
-        total = (product(self.grid),)
+        total = (multiply_sizes(self.grid),)
         flags = scope.tensor(reshape(scope, scope.full(self.valid), total))
         chosen = ops.squeeze(ops.where(flags), [1])
         if len(self.grid) > 1:
@@ -370,8 +370,8 @@ def _combine_runs(scope: Scope, rows: _Rows, kind: str, array: Array, update: Ar
     Each step doubles the number of combined neighbours; the last element of a run has the total.
     """
     old, new = rows.of_operand(array), rows.of_updates(update)
-    combine = converter_forms.combination(kind, old.element)
-    total = (product(rows.grid),)
+    combine = converter_forms.choose_combination(kind, old.element)
+    total = (multiply_sizes(rows.grid),)
     end = scope.sizes.size(rows.count)
     ids = scope.tensor(reshape(scope, scope.full(rows.flat_index), total))
     if rows.valid is not None:
@@ -420,7 +420,7 @@ def _extreme(
         return ops.cast(_extreme(scope, as_numbers[0], index, as_numbers[1], kind), dtype)
     if dtype.is_floating and not scope.for_onnx:
         # TensorFlow's kernels lose NaN, so floats become integers in the same order, NaN last.
-        keys = [_keys(x, kind == "maximum") for x in (tensor, updates)]
+        keys = [_make_keys(x, kind == "maximum") for x in (tensor, updates)]
         extreme = _extreme(scope, keys[0], index, keys[1], kind)
         return ops.bitcast(order_as_floats(extreme), dtype)
     if kind == "maximum":
@@ -428,7 +428,7 @@ def _extreme(
     return ops.tensor_scatter_nd_min(tensor, index, updates)
 
 
-def _keys(tensor: ops.Tensor, nan_is_greatest: bool) -> ops.Tensor:
+def _make_keys(tensor: ops.Tensor, nan_is_greatest: bool) -> ops.Tensor:
     """Converts floats to integers in the same order; NaN is the greatest or the least."""
     keys = total_order_key(tensor)
     nan = constant_like(keys, keys.dtype.max if nan_is_greatest else keys.dtype.min)
@@ -461,7 +461,7 @@ def _update_each(
     scope: Scope, body: Block, slices: Slices, arrays: Arrays, updates: Arrays
 ) -> list[Array]:
     """Combines updates in sequence."""
-    total = product(slices.batch)
+    total = multiply_sizes(slices.batch)
 
     def flatten(array: Array) -> ops.Tensor:
         return scope.tensor(reshape(scope, array, (total,)))

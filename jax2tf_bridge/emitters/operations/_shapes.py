@@ -19,7 +19,7 @@ from jax2tf_bridge.emitters._movement import (
 )
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Scope, emits
-from jax2tf_bridge.emitters._sizes import MIN_COMPUTED_AMOUNT, fill_sizes, type_sizes
+from jax2tf_bridge.emitters._sizes import MIN_COMPUTED_AMOUNT, fill_sizes, read_type_sizes
 from jax2tf_bridge.rewriting import DROP_AXES
 
 
@@ -100,7 +100,7 @@ def _slice(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     vectors = [ops.cast(scope.tensor(bound), ops.int32) for bound in bounds]
     tensor = ops.strided_slice(scope.tensor(array), *vectors)
     tensor.set_shape(kind.shape)
-    sizes: Shape | None = type_sizes(kind)
+    sizes: Shape | None = read_type_sizes(kind)
     if sizes is None:
         shape = ops.shape(tensor)
         sizes = [

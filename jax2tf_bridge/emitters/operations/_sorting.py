@@ -27,10 +27,10 @@ from shape_poly import Dim
 def _sort(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
     axis = operation.int("dimension") % operands[0].rank
     (block,) = operation.regions
-    return sort(scope, block, operands, axis, operands[0].sizes[axis], _places(operation))
+    return sort(scope, block, operands, axis, operands[0].sizes[axis], _read_places(operation))
 
 
-def _places(operation: Operation) -> Sequence[Any]:
+def _read_places(operation: Operation) -> Sequence[Any]:
     flags = operation.attributes.get(PLACES)
     return flags if isinstance(flags, tuple) else ()
 
@@ -223,7 +223,7 @@ def _merge(scope: Scope, block: Block, operands: Arrays) -> ops.Tensor:
 
 @emits("chlo.top_k", "mhlo.topk")
 def _top_k(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
-    parameters = _parameters(operation)
+    parameters = _read_parameters(operation)
     count = parameters.get("k")
     if not isinstance(count, int):
         scope.fail(operation, f"its k is {count!r:.100}")
@@ -231,7 +231,7 @@ def _top_k(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
     return top_k(scope, operation, operands[0], count, descending=largest is not False)
 
 
-def _parameters(operation: Operation) -> Mapping[str, Any]:
+def _read_parameters(operation: Operation) -> Mapping[str, Any]:
     for name in ("composite_attributes", "mhlo.attributes", "mhlo.backend_config"):
         attribute = operation.attributes.get(name)
         if isinstance(attribute, Mapping):
@@ -242,10 +242,10 @@ def _parameters(operation: Operation) -> Mapping[str, Any]:
 @emits("stablehlo.dynamic_top_k")
 def _dynamic_top_k(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
     array, count = operands
-    return top_k(scope, operation, array, _number(scope, count), descending=True)
+    return top_k(scope, operation, array, _read_number(scope, count), descending=True)
 
 
-def _number(scope: Scope, array: Array) -> Dim:
+def _read_number(scope: Scope, array: Array) -> Dim:
     """Reads the only element of an array as a size."""
     if array.integers is not None:
         return array.integers[0]
@@ -270,7 +270,7 @@ def top_k(
 
 @emits("ApproxTopK", "stablehlo.dynamic_approx_top_k")
 def _approx_top_k(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
-    parameters = _parameters(operation)
+    parameters = _read_parameters(operation)
     axis, count = parameters.get("reduction_dim"), parameters.get("top_k")
     n_arrays = len(operation.results)
     arrays = operands[:n_arrays]
@@ -279,7 +279,7 @@ def _approx_top_k(scope: Scope, operation: Operation, operands: Arrays) -> Array
     # The approximate operation is computed exactly.
     length: Dim | None
     if operation.text("call_target_name") == "stablehlo.dynamic_approx_top_k":
-        length = _number(scope, operands[2 * n_arrays])
+        length = _read_number(scope, operands[2 * n_arrays])
     else:
         # Without aggregate_to_topk the result has more elements than top_k.
         length = operation.result_type.shape[axis]
@@ -288,4 +288,4 @@ def _approx_top_k(scope: Scope, operation: Operation, operands: Arrays) -> Array
     if length is None:
         scope.fail(operation, f"its top_k is {count!r:.100}")
     block = scope.called_block(operation)
-    return sort(scope, block, arrays, axis % arrays[0].rank, length, _places(operation))
+    return sort(scope, block, arrays, axis % arrays[0].rank, length, _read_places(operation))

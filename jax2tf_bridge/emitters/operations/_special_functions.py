@@ -14,7 +14,7 @@ from jax2tf_bridge.bytecode import DenseElements, Operation
 from jax2tf_bridge.emitters._array import Array, Arrays, graph_dtype
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Scope, emits
-from jax2tf_bridge.emitters._sizes import broadcast_sizes
+from jax2tf_bridge.emitters._sizes import find_broadcast_sizes
 from jax2tf_bridge.emitters.formulas import converter_forms
 from jax2tf_bridge.emitters.formulas.integers import constant_like
 from jax2tf_bridge.emitters.operations._calls import decompose
@@ -152,7 +152,7 @@ def _special_function(scope: Scope, operation: Operation, operands: Arrays) -> A
         if is_composite:
             return decompose(scope, operation)
         scope.fail(operation, f"{scope.runtime} has no {name} of {element}")
-    sizes = broadcast_sizes(operands)
+    sizes = find_broadcast_sizes(operands)
     tensors = [scope.compact(array) for array in operands]
     if name == "jax2tf.betainc":  # betainc does not broadcast
         tensors = [scope.tensor(Array(a.element, sizes, scope.compact(a))) for a in operands]

@@ -15,8 +15,8 @@ from jax2tf_bridge.emitters._movement import (
     broadcast,
     fit_sizes,
     iota,
+    multiply_sizes,
     pad_to,
-    product,
     reshape,
     reshape_whole,
     select,
@@ -29,20 +29,20 @@ from jax2tf_bridge.emitters.operations._dynamic_slices import shrink_repeated
 from jax2tf_bridge.emitters.operations._indices import slice_axis
 from jax2tf_bridge.emitters.operations._pools import (
     Windows,
+    count_windows,
     has_pool_gradient,
     if_finite,
-    neutral_element,
+    make_neutral_element,
     pool_gradient,
     reduce_by_pool,
-    window_count,
 )
 from jax2tf_bridge.emitters.operations._reductions import (
     Combine,
     make_combine,
+    reduce_along,
     reduce_axes,
     reduce_by,
-    run_along,
-    running_sum,
+    sum_along,
 )
 from jax2tf_bridge.emitters.operations._scatter import scatter
 from jax2tf_bridge.rewriting import Reducer, has_reduction, match_reducers, match_selected_extreme
@@ -98,7 +98,7 @@ def _reduce(
         return [broadcast(scope, init, sizes, ()) for init in inits]
     combine = make_combine(block)
     reducers = match_reducers(block)
-    direction = _running_direction(arrays[0], windows)
+    direction = _find_running_direction(arrays[0], windows)
     if direction is not None:
         results = _reduce_running(scope, reducers, combine, arrays, *direction)
     elif reducers is None or len(arrays) > 1:
@@ -124,7 +124,7 @@ def _combine_inits(scope: Scope, combine: Combine, inits: Arrays, arrays: Arrays
 # Cumulative reductions.
 
 
-def _running_direction(array: Array, windows: Windows) -> tuple[int, bool] | None:
+def _find_running_direction(array: Array, windows: Windows) -> tuple[int, bool] | None:
     """Returns (axis, is_reversed) if windows have all elements up to each one; else None."""
     if len(windows.axes) != 1:
         return None
@@ -152,11 +152,11 @@ def _reduce_running(
     backwards: bool,
 ) -> list[Array]:
     if reducers is None or any(reducer.name != "add" for reducer in reducers):
-        return run_along(scope, combine, arrays, axis, backwards)
+        return reduce_along(scope, combine, arrays, axis, backwards)
     results: list[Array] = []
     for reducer, array in zip(reducers, arrays, strict=True):
         wide = convert_array(scope, array, reducer.element)
-        total = running_sum(scope, wide, axis, backwards)
+        total = sum_along(scope, wide, axis, backwards)
         results.append(convert_array(scope, total, array.element))
     return results
 
@@ -178,7 +178,7 @@ def _reduce_from_identity(
         for strategy in (_reduce_whole_axes, reduce_by_pool, _reduce_tiles):
             result = result or strategy(scope, reducer, compact, windows)
     if result is None:
-        neutral = neutral_element(reducer, array.element)
+        neutral = make_neutral_element(reducer, array.element)
         (result,) = _reduce_by_axis(scope, combine, [array], [neutral], windows)
     return result
 
@@ -204,7 +204,7 @@ def _reduce_tiles(scope: Scope, reducer: Reducer, array: Array, windows: Windows
         return None
     if not has_reduction(reducer, array.element):
         return None
-    array = windows.pad(scope, array, neutral_element(reducer, array.element))
+    array = windows.pad(scope, array, make_neutral_element(reducer, array.element))
     tiles: list[Dim] = []
     limits = list(array.sizes)
     window_axes: list[int] = []
@@ -286,7 +286,7 @@ def _reduce_along(
     window, stride = windows.sizes[axis], windows.strides[axis]
     dilation = windows.dilations[axis]
     sizes = columns[0].sizes
-    count = window_count(scope, sizes[axis], window, stride, dilation)
+    count = count_windows(scope, sizes[axis], window, stride, dilation)
 
     def part(arrays: Arrays, start: Dim, length: Dim, step: Dim) -> list[Array]:
         return [slice_axis(scope, array, axis, start, length, step) for array in arrays]
@@ -303,7 +303,7 @@ def _reduce_along(
         parts = [part(columns, k * dilation, count, stride) for k in range(window)]
         return functools.reduce(lambda a, b: combine(scope, a, b), parts)
     # Windows of 1, 2, 4, ... elements consist of two halves; some of them form the whole window.
-    span = window_count(scope, sizes[axis], window, 1, dilation)
+    span = count_windows(scope, sizes[axis], window, 1, dilation)
     runs, length, place = list(columns), 1, 0
     result: list[Array] = []
     while place < window:
@@ -359,7 +359,7 @@ def _scatter_by_index(
 ) -> Array:
     """Finds the index of the selected element of each window, and scatters to these indices."""
     array, source, init = operands
-    total, count = product(array.sizes), product(source.sizes)
+    total, count = multiply_sizes(array.sizes), multiply_sizes(source.sizes)
     may_be_long = not isinstance(total, int) or total > ops.int32.max
     element = "i64" if may_be_long and not scope.is_for_any_converter else "i32"
     index = iota(scope, element, (total,), 0)
