@@ -86,7 +86,6 @@ class Array:
 
     @property
     def rank(self) -> int:
-        """Number of axes."""
         return len(self.sizes)
 
     @property
@@ -96,7 +95,6 @@ class Array:
 
     @property
     def graph_dtype(self) -> ops.DType:
-        """TensorFlow's dtype."""
         return graph_dtype(self.element)
 
     @property

@@ -210,7 +210,6 @@ def convert_known(scope: Scope, array: Array, element: str) -> Array | None:
 
 
 def convert_array(scope: Scope, array: Array, element: str) -> Array:
-    """Converts an array to another element type."""
     known = convert_known(scope, array, element)
     if known is not None:
         return known

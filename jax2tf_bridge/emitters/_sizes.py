@@ -188,7 +188,6 @@ class Sizes:
         self._exceeds_32_bits = [False]
 
     def inner(self, cache: Cache) -> Sizes:
-        """Makes the sizes of an inner graph."""
         sizes = copy.copy(self)
         sizes._cache, sizes._variables = cache, self._variables.new_child()
         return sizes

@@ -88,7 +88,6 @@ def make_planar(
 
 
 def add_row(scope: Scope, array: Array, place: int) -> Array:
-    """Adds an axis of size 1."""
     return reshape_whole(scope, array, (*array.sizes[:place], 1, *array.sizes[place:]))
 
 

@@ -54,13 +54,11 @@ class _Features:
         return self.scope.compact(broadcast(self.scope, array, self.operand.sizes, [self.axis]))
 
     def reduce(self, function: Callable[..., ops.Tensor], tensor: ops.Tensor) -> Array:
-        """Reduces all axes but the feature axis."""
         others = [axis for axis in range(self.operand.rank) if axis != self.axis]
         sizes = [self.operand.sizes[self.axis]]
         return self.scope.new_array(function(tensor, others), self.operand.element, sizes)
 
     def result(self, tensor: ops.Tensor) -> Array:
-        """Makes an array from a tensor with the operand's sizes."""
         return self.scope.new_array(tensor, self.operand.element, self.operand.sizes)
 
 

@@ -87,7 +87,6 @@ class Windows:
         )
 
     def pad(self, scope: Scope, array: Array, value: Array) -> Array:
-        """Pads an array, and inserts elements."""
         if all(amount == 0 for amount in (*self.low, *self.high, *self.holes)):
             return array
         result = pad(scope, array, value, self.low, self.high, self.holes)
@@ -153,12 +152,10 @@ class _Images:
         return tuple(multiply_sizes(sizes[axis] for axis in group) for group in self.groups)
 
     def tensor(self, scope: Scope, array: Array) -> ops.Tensor:
-        """Converts an array to images."""
         moved = transpose(scope, array, self.order)
         return scope.tensor(reshape_whole(scope, moved, self.shape(array.sizes)))
 
     def array(self, scope: Scope, images: ops.Tensor, element: str, sizes: Shape) -> Array:
-        """Converts images to an array with these sizes."""
         array = scope.new_array(images, element, self.shape(sizes))
         moved = reshape_whole(scope, array, tuple(sizes[axis] for axis in self.order))
         return transpose(scope, moved, np.argsort(self.order).tolist())

@@ -224,7 +224,6 @@ class _Rows:
             self.valid = broadcast(scope, self.valid, self.grid, range(len(slices.batch)))
 
     def of_operand(self, array: Array) -> Array:
-        """Converts an operand to rows."""
         moved = transpose(self._scope, array, [*self._axes, *self._rest_axes])
         return moved if self._axes else reshape(self._scope, moved, (1, *moved.sizes))
 
@@ -250,7 +249,6 @@ class _Rows:
 
     @property
     def count(self) -> Dim:
-        """Number of rows of the operand."""
         return multiply_sizes(self.leading)
 
     @functools.cached_property
@@ -262,7 +260,6 @@ class _Rows:
 
     @functools.cached_property
     def flat_index(self) -> Array:
-        """Index of the merged leading axes."""
         return flatten_indices(self._scope, self.components, self.leading)
 
     @functools.cached_property
@@ -460,7 +457,6 @@ def _update_unique(
 def _update_each(
     scope: Scope, body: Block, slices: Slices, arrays: Arrays, updates: Arrays
 ) -> list[Array]:
-    """Combines updates in sequence."""
     total = multiply_sizes(slices.batch)
 
     def flatten(array: Array) -> ops.Tensor:
