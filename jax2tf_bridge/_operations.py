@@ -1,7 +1,7 @@
 """Tables of what modules consist of: operations of StableHLO, composites, and custom calls.
 
 To add one that TensorFlow can express, add a row here, and a function with `@emits(name)` in
-`emitters`. A test compares the rows with these functions.
+`emitters.operations`. A test compares the rows with these functions.
 """
 
 from __future__ import annotations

@@ -151,19 +151,19 @@ class Attributes:
             entry = self._table[index]
             if depth > _MAX_DEPTH:
                 entry.cursor.fail(f"attributes are nested more than {_MAX_DEPTH} deep")
-            weighted = self._known[index] = self._value(index, entry, depth)
+            weighted = self._known[index] = self._read_value(index, entry, depth)
             if weighted[1] > self._max_size:
                 entry.cursor.fail(
                     "an attribute expands to more than a module of this size may hold"
                 )
         return weighted
 
-    def _value(self, index: int, entry: AttributeEntry, depth: int) -> tuple[Attribute, int]:
+    def _read_value(self, index: int, entry: AttributeEntry, depth: int) -> tuple[Attribute, int]:
         raw = self._raw.read(index)
         if isinstance(raw, str):
             return raw, 1 + len(raw)
         if isinstance(raw, TensorData):
-            return self._tensor(entry, raw), 1
+            return self._read_tensor(entry, raw), 1
         if isinstance(raw, TypeReference):
             kind = self.type(raw.type)
             size = len(kind.shape) if isinstance(kind, TensorType) else len(kind.text)
@@ -178,12 +178,12 @@ class Attributes:
             cursor.check_finished()
             values = [self._read(i, depth + 1) for i in indices]
             return tuple(value for value, _ in values), sum(1 + inner for _, inner in values)
-        value = self._simple(entry)
+        value = self._read_simple(entry)
         if not isinstance(value, Unsupported):
             cursor.check_finished()
         return value, 20
 
-    def _simple(self, entry: AttributeEntry) -> Attribute:
+    def _read_simple(self, entry: AttributeEntry) -> Attribute:
         kind, cursor = entry.kind, entry.cursor
         if kind in ENUMS:
             number = cursor.varint()
@@ -192,11 +192,11 @@ class Attributes:
         if kind == _BOOLEAN:
             return bool(cursor.varint())
         if kind == _INTEGER:
-            return self._integer(cursor)
+            return self._read_integer(cursor)
         if kind == _FLOAT:
-            return self._float(cursor)
+            return self._read_float(cursor)
         if kind == _ACCURACY:
-            return self._accuracy(cursor)
+            return self._read_accuracy(cursor)
         if kind == _ALIAS:
             outputs, operand = _read_numbers(cursor), cursor.signed_varint()
             return MappingProxyType(
@@ -214,17 +214,17 @@ class Attributes:
         if kind == _UNIT:
             return True
         if kind == _BUILTIN_INTEGER:
-            return self._builtin_integer(cursor)
+            return self._read_builtin_integer(cursor)
         return Unsupported(f"attribute {entry.code} of {entry.dialect}")
 
-    def _tensor(self, entry: AttributeEntry, tensor: TensorData) -> Attribute:
+    def _read_tensor(self, entry: AttributeEntry, tensor: TensorData) -> Attribute:
         kind = self.type(tensor.type)
         if not isinstance(kind, TensorType):
             return Unsupported(f"a constant of type {kind}")
         data = memoryview(entry.cursor.data)[tensor.start : tensor.start + tensor.size]
         return DenseElements(kind, data)
 
-    def _integer(self, cursor: Cursor) -> Attribute:
+    def _read_integer(self, cursor: Cursor) -> Attribute:
         element = str(self.type(cursor.varint()))
         if element == "index":
             return cursor.signed_varint()
@@ -233,7 +233,7 @@ class Attributes:
             return Unsupported(f"an integer of type {element}")
         return cursor.integer(row.bits, signed=row.kind == "int")
 
-    def _builtin_integer(self, cursor: Cursor) -> Attribute:
+    def _read_builtin_integer(self, cursor: Cursor) -> Attribute:
         kind = self._type_table[cursor.varint()]
         if kind.kind == _BUILTIN_INDEX_TYPE:
             return cursor.signed_varint()
@@ -245,7 +245,7 @@ class Attributes:
             return Unsupported(f"an integer of {bits} bits")
         return bool(cursor.bits(1)) if bits == 1 else cursor.integer(bits, signed=not unsigned)
 
-    def _float(self, cursor: Cursor) -> Attribute:
+    def _read_float(self, cursor: Cursor) -> Attribute:
         element = str(self.type(cursor.varint()))
         row = find_dtype(DTYPES_BY_ELEMENT_TYPE.get(element, ""))
         if row is None or row.kind != "float":
@@ -255,13 +255,13 @@ class Attributes:
         bits = np.array([cursor.bits(row.bits)], f"u{-(-row.bits // 8)}")
         return float(bits.view(row.numpy())[0])
 
-    def _accuracy(self, cursor: Cursor) -> Attribute:
+    def _read_accuracy(self, cursor: Cursor) -> Attribute:
         atol, rtol = cursor.float64(), cursor.float64()
         ulps = cursor.signed_varint()
         entry = self._table[cursor.varint()]
         if entry.kind == _ACCURACY:
             cursor.fail("the mode of an accuracy is an accuracy")
-        mode = self._simple(entry)
+        mode = self._read_simple(entry)
         return MappingProxyType({"atol": atol, "rtol": rtol, "ulps": ulps, "mode": mode})
 
 

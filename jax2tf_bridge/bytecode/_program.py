@@ -202,6 +202,15 @@ class Operation:
     calls: tuple[InlinedCall, ...] = ()
 
     @property
+    def result_type(self) -> TensorType:
+        """Type of the first result.
+
+        Raises:
+          FileFormatError: it is not a tensor.
+        """
+        return self.results[0].tensor
+
+    @property
     def callee(self) -> str | None:
         """Name of the function that a call or a composite calls; None for other operations."""
         value = self.attributes.get(_CALLEES.get(self.name, ""))

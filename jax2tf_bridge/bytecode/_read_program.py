@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from jax2tf_bridge.bytecode import _operations as ops
+from jax2tf_bridge.bytecode import _walk
 from jax2tf_bridge.bytecode._attributes import Attributes, Dictionary, RawAttributes
 from jax2tf_bridge.bytecode._layout import Cursor, Data, Layout, read_data, read_layout
 from jax2tf_bridge.bytecode._program import (
@@ -163,16 +163,16 @@ class _ProgramReader:
         if n_operations != 1 or has_arguments:
             cursor.fail(f"there are {n_operations} operations where one module is expected")
         outermost = _Region(_ValueScope(), 0, cursor)
-        module = self._operation(outermost, 0)
+        module = self._read_operation(outermost, 0)
         cursor.check_finished()
-        if module.name != ops.MODULE:
+        if module.name != _walk.MODULE:
             cursor.fail("the outermost operation is not a module")
         functions: dict[str, Function] = {}
         for block in module.regions:
             for op in block.operations:
                 if op.name != "func":
                     continue
-                function = self._function(op)
+                function = self._read_function(op)
                 if function.name in functions:
                     cursor.fail(f"there are two functions {function.name[:100]!r}")
                 functions[function.name] = function
@@ -180,41 +180,41 @@ class _ProgramReader:
             cursor.fail("it has no function main")
         return Program(MappingProxyType(functions))
 
-    def _function(self, op: Operation) -> Function:
+    def _read_function(self, op: Operation) -> Function:
         name = op.text("sym_name")
         if len(op.regions) != 1:
             self._cursor.fail(f"the function {name[:100]!r} has no body")
         return Function(name, op.regions[0], op.attributes)
 
-    def _operation(self, region: _Region, depth: int) -> Operation:
+    def _read_operation(self, region: _Region, depth: int) -> Operation:
         cursor = self._cursor
         name = cursor.index("operation", len(self._names))
         mask = cursor.byte()
-        if mask & ~ops.ALL or mask & ops.SUCCESSORS:
+        if mask & ~_walk.ALL or mask & _walk.SUCCESSORS:
             cursor.fail(f"an operation has unknown parts ({mask:#x})")
         location = cursor.varint()
-        attributes = cursor.varint() if mask & ops.ATTRIBUTES else None
-        properties = cursor.varint() if mask & ops.PROPERTIES else None
+        attributes = cursor.varint() if mask & _walk.ATTRIBUTES else None
+        properties = cursor.varint() if mask & _walk.PROPERTIES else None
         results: tuple[Value, ...] = ()
-        if mask & ops.RESULTS:
+        if mask & _walk.RESULTS:
             n_results = cursor.count("results")
             results = tuple(
                 [Value(self._attributes.type(cursor.varint())) for _ in range(n_results)]
             )
         operands: tuple[Value, ...] = ()
-        if mask & ops.OPERANDS:
-            operands = self._operands(region)
-        if mask & ops.USE_LISTS:
-            ops.skip_use_lists(cursor, len(results))
+        if mask & _walk.OPERANDS:
+            operands = self._read_operands(region)
+        if mask & _walk.USE_LISTS:
+            _walk.skip_use_lists(cursor, len(results))
         region.define(results)
         attributes_by_name = self._read_attributes(name, attributes, properties)
         regions: tuple[Block, ...] = ()
-        if mask & ops.REGIONS:
-            regions = self._regions(region, depth + 1, self._names[name])
+        if mask & _walk.REGIONS:
+            regions = self._read_regions(region, depth + 1, self._names[name])
         source = self._locations.source(location)
         return Operation(self._names[name], operands, results, attributes_by_name, regions, source)
 
-    def _operands(self, region: _Region) -> tuple[Value, ...]:
+    def _read_operands(self, region: _Region) -> tuple[Value, ...]:
         cursor, known = self._cursor, region.scope.values
         count = cursor.count("operands")
         try:
@@ -226,7 +226,7 @@ class _ProgramReader:
         self, name: int, attributes: int | None, properties: int | None
     ) -> Mapping[str, Attribute]:
         """Reads an operation's attributes; operations with equal properties share them."""
-        native = _NO_ATTRIBUTES if properties is None else self._native(name, properties)
+        native = _NO_ATTRIBUTES if properties is None else self._get_native(name, properties)
         if attributes is None:
             return native
         dictionary = self._raw_attributes.read(attributes)
@@ -243,7 +243,7 @@ class _ProgramReader:
             merged[attribute] = self._attributes.read(index)
         return MappingProxyType(merged)
 
-    def _native(self, name: int, properties: int) -> Mapping[str, Attribute]:
+    def _get_native(self, name: int, properties: int) -> Mapping[str, Attribute]:
         native = self._native_attributes.get((name, properties))
         if native is None:
             native = self._native_attributes[name, properties] = self._read_native(name, properties)
@@ -262,18 +262,18 @@ class _ProgramReader:
         cursor.check_finished()
         return MappingProxyType(values)
 
-    def _regions(self, around: _Region, depth: int, name: str) -> tuple[Block, ...]:
+    def _read_regions(self, around: _Region, depth: int, name: str) -> tuple[Block, ...]:
         """Reads the regions of an operation; empty regions are left out."""
         cursor = self._cursor
         if depth > _MAX_DEPTH:
             cursor.fail(f"regions are nested more than {_MAX_DEPTH} deep")
-        count, isolated, section = ops.read_regions(cursor, self._version)
+        count, isolated, section = _walk.read_regions(cursor, self._version)
         scope = _ValueScope() if isolated else around.scope
         if section is not None:
             cursor.at = section.at
         if count > cursor.left:
             cursor.fail(f"it declares {count} regions, but only {cursor.left} bytes are left")
-        optional_blocks = [self._block(scope, depth) for _ in range(count)]
+        optional_blocks = [self._read_block(scope, depth) for _ in range(count)]
         blocks = tuple([block for block in optional_blocks if block is not None])
         if section is not None and section.end != cursor.at:
             cursor.fail("regions do not end where their section does")
@@ -284,7 +284,7 @@ class _ProgramReader:
                 cursor.fail(f"a region of {name} ends with {last[:100]} instead of return")
         return blocks
 
-    def _block(self, scope: _ValueScope, depth: int) -> Block | None:
+    def _read_block(self, scope: _ValueScope, depth: int) -> Block | None:
         """Reads a region; VHLO's regions have one block."""
         cursor = self._cursor
         n_blocks = cursor.varint()
@@ -293,13 +293,13 @@ class _ProgramReader:
         if n_blocks > 1:
             cursor.fail(f"a region has {n_blocks} blocks, and one is expected")
         region = _Region(scope, cursor.varint(), cursor)
-        n_operations, types = ops.read_block(cursor, self._version)
+        n_operations, types = _walk.read_block(cursor, self._version)
         arguments = tuple([Value(self._attributes.type(kind)) for kind in types])
         region.define(arguments)
         if n_operations > cursor.left:
             cursor.fail(
                 f"it declares {n_operations} operations, but only {cursor.left} bytes are left"
             )
-        operations = tuple([self._operation(region, depth) for _ in range(n_operations)])
+        operations = tuple([self._read_operation(region, depth) for _ in range(n_operations)])
         region.close()
         return Block(arguments, operations)

@@ -21,9 +21,9 @@ from jax2tf_bridge.bytecode._attributes import (
     TypeReference,
 )
 from jax2tf_bridge.bytecode._layout import Data, Layout, read_data, read_layout
-from jax2tf_bridge.bytecode._operations import MODULE, ModuleWalk, OperationMatch
 from jax2tf_bridge.bytecode._types import Types, UnknownTypeError
 from jax2tf_bridge.bytecode._vhlo import PROPERTIES, find_stablehlo_name
+from jax2tf_bridge.bytecode._walk import MODULE, ModuleWalk, OperationMatch
 from jax2tf_bridge.errors import FileFormatError
 
 Version: TypeAlias = tuple[int, int, int]
@@ -137,7 +137,7 @@ class _SummaryReader:
         inputs, outputs = self.main_types()
         names = (self._read_text(op, "sym_name") for op in self._find_matches(_FUNCTION))
         functions = tuple(name for name in names if name is not None)
-        constants = self._constants()
+        constants = self._list_constants()
         counts: Counter[str] = Counter()
         call_results: dict[str, int] = {}
         for op in self._find_matches(_CUSTOM_CALL):
@@ -169,7 +169,7 @@ class _SummaryReader:
         if len(mains) != 1:
             unknown = f" (unknown: {', '.join(self._unknown)})" if self._unknown else ""
             _fail(f"it has {len(mains)} functions main, and one is expected{unknown}")
-        function_type = self._attribute(mains[0], "function_type")
+        function_type = self._read_attribute(mains[0], "function_type")
         if not isinstance(function_type, TypeReference):
             _fail("its function main has no type")
         try:
@@ -180,7 +180,7 @@ class _SummaryReader:
     def _find_matches(self, kind: str) -> Iterator[OperationMatch]:
         return (op for op in self._walk.match_counts if self._kinds[op.name] == kind)
 
-    def _attribute_indices(self, op: OperationMatch) -> dict[str, int]:
+    def _read_attribute_indices(self, op: OperationMatch) -> dict[str, int]:
         indices: dict[str, int] = {}
         name = self._layout.operation_names[op.name]
         if op.properties is not None:
@@ -209,16 +209,16 @@ class _SummaryReader:
         if len(self._unknown) < _MAX_UNKNOWN:
             self._unknown[what] = None
 
-    def _attribute(self, op: OperationMatch, name: str) -> RawAttribute:
-        index = self._attribute_indices(op).get(name)
+    def _read_attribute(self, op: OperationMatch, name: str) -> RawAttribute:
+        index = self._read_attribute_indices(op).get(name)
         return None if index is None else self._attributes.read(index)
 
     def _read_text(self, op: OperationMatch, name: str) -> str | None:
-        value = self._attribute(op, name)
+        value = self._read_attribute(op, name)
         return value if isinstance(value, str) else None
 
-    def _constants(self) -> list[ModuleConstant]:
-        indices = (self._attribute_indices(op) for op in self._find_matches(_CONSTANT))
+    def _list_constants(self) -> list[ModuleConstant]:
+        indices = (self._read_attribute_indices(op) for op in self._find_matches(_CONSTANT))
         values = dict.fromkeys(named["value"] for named in indices if "value" in named)
         tensors = (self._attributes.read(index) for index in values)
         return [

@@ -100,23 +100,24 @@ class Types:
             entry.cursor.fail(f"types are nested more than {_MAX_DEPTH} deep")
         if entry.dialect != "vhlo" or entry.code is None:
             raise UnknownTypeError(f"type {entry.code} of {entry.dialect}")
-        text = self._vhlo(entry.code, entry.cursor, depth)
+        text = self._print_vhlo(entry.code, entry.cursor, depth)
         entry.cursor.check_finished()
         return text
 
-    def _vhlo(self, code: int, cursor: Cursor, depth: int) -> str:
+    def _print_vhlo(self, code: int, cursor: Cursor, depth: int) -> str:
         if code in _NAMES:
             return _NAMES[code]
         if code == _BOUNDED_TENSOR:
-            bounds = self._bounds(cursor.varint())
-            return f"tensor<{self._dimensions(cursor)}{self._inner_text(cursor, depth)}{bounds}>"
+            bounds = self._print_bounds(cursor.varint())
+            inner = self._print_dimensions(cursor) + self._print_inner(cursor, depth)
+            return f"tensor<{inner}{bounds}>"
         if code in (_TENSOR, _BUFFER):
             kind = "tensor" if code == _TENSOR else "memref"
-            return f"{kind}<{self._dimensions(cursor)}{self._inner_text(cursor, depth)}>"
+            return f"{kind}<{self._print_dimensions(cursor)}{self._print_inner(cursor, depth)}>"
         if code == _COMPLEX:
-            return f"complex<{self._inner_text(cursor, depth)}>"
+            return f"complex<{self._print_inner(cursor, depth)}>"
         if code == _UNRANKED_TENSOR:
-            return f"tensor<*x{self._inner_text(cursor, depth)}>"
+            return f"tensor<*x{self._print_inner(cursor, depth)}>"
         if code in (_QUANTIZED, _QUANTIZED_PER_AXIS):
             return self._print_quantized(cursor, depth, per_axis=code == _QUANTIZED_PER_AXIS)
         if code in (_TUPLE, _FUTURE):
@@ -131,7 +132,7 @@ class Types:
     def _print_quantized(self, cursor: Cursor, depth: int, *, per_axis: bool) -> str:
         """Prints a quantized type without the range of its integers."""
         signed = cursor.varint() & 1
-        storage, expressed = self._inner_text(cursor, depth), self._inner_text(cursor, depth)
+        storage, expressed = self._print_inner(cursor, depth), self._print_inner(cursor, depth)
         axis = None
         if per_axis:
             axis = cursor.varint()
@@ -149,7 +150,7 @@ class Types:
             return f"!quant.uniform<{stored}:{expressed}, {parameters[0]}>"
         return f"!quant.uniform<{stored}:{expressed}:{axis}, {{{','.join(parameters)}}}>"
 
-    def _inner_text(self, cursor: Cursor, depth: int) -> str:
+    def _print_inner(self, cursor: Cursor, depth: int) -> str:
         text = self._text(cursor.index("type", len(self._table)), depth + 1)
         # Counted before the text becomes part of another text.
         self._characters_left -= len(text)
@@ -158,12 +159,12 @@ class Types:
         return text
 
     def _read_list(self, cursor: Cursor, depth: int) -> tuple[str, ...]:
-        return tuple(self._inner_text(cursor, depth) for _ in range(cursor.count("types")))
+        return tuple(self._print_inner(cursor, depth) for _ in range(cursor.count("types")))
 
-    def _dimensions(self, cursor: Cursor) -> str:
+    def _print_dimensions(self, cursor: Cursor) -> str:
         return "".join(f"{size}x" for size in _print_sizes(cursor))
 
-    def _bounds(self, index: int) -> str:
+    def _print_bounds(self, index: int) -> str:
         entry = self._attributes[index]
         if entry.kind != _BOUNDS:
             raise UnknownTypeError(f"a tensor with the encoding {entry.code} of {entry.dialect}")

@@ -1,14 +1,15 @@
 """Converts StableHLO to a graph of operations of TensorFlow or another runtime."""
 
-from jax2tf_bridge.emitters._call_operations import (
-    make_operations,
-    read,
-    rewrite_program,
+from jax2tf_bridge.emitters._call_operations import make_operations, read, rewrite_program
+from jax2tf_bridge.emitters._ops import (
+    Builder,
+    NoOperationError,
+    building,
+    find_source_line,
+    make_line_scope,
 )
-from jax2tf_bridge.emitters._converter_forms import copy, expm1, lgamma, log1p, next_after
-from jax2tf_bridge.emitters._line_names import find_source_line, make_line_scope
-from jax2tf_bridge.emitters._ops import Builder, NoOperationError, building
-from jax2tf_bridge.emitters._size_algebra import SizeAlgebra, largest_constant
+from jax2tf_bridge.emitters._sizes import SizeAlgebra, largest_constant
+from jax2tf_bridge.emitters.formulas.converter_forms import copy, expm1, lgamma, log1p, next_after
 
 __all__ = [
     "Builder",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -34,6 +34,10 @@ def _has_dtype(builder: str, element: str) -> bool:
     except (KeyError, TypeError):
         return False
     return True
+
+
+Shape: TypeAlias = Sequence[Dim]
+"""Sizes of an array: ints, or expressions in the variables of a scope."""
 
 
 def plain(size: Dim) -> Dim:
@@ -71,6 +75,8 @@ class Array:
     def __post_init__(self) -> None:
         if not self.is_static:
             object.__setattr__(self, "sizes", tuple(map(plain, self.sizes)))
+        if np.isscalar(self.known):  # NumPy makes scalars of arrays without axes
+            object.__setattr__(self, "known", np.asarray(self.known))
         if self.known is not None and self.known.dtype == object:
             parts = [plain(part) for part in self.known.flat]
             is_number = all(isinstance(part, int) for part in parts)
@@ -80,7 +86,6 @@ class Array:
 
     @property
     def rank(self) -> int:
-        """Number of axes."""
         return len(self.sizes)
 
     @property
@@ -90,7 +95,6 @@ class Array:
 
     @property
     def graph_dtype(self) -> ops.DType:
-        """TensorFlow's dtype."""
         return graph_dtype(self.element)
 
     @property
@@ -104,6 +108,19 @@ class Array:
     def numbers(self) -> np.ndarray[Any, Any] | None:
         """Known elements in compact form, if none of them depends on variables."""
         return None if self.known is None or self.known.dtype == object else self.known
+
+    @property
+    def constant(self) -> np.ndarray[Any, Any] | None:
+        """Known elements with all sizes, if neither depends on variables."""
+        if self.numbers is None or not self.is_static:
+            return None
+        return np.broadcast_to(self.numbers, self.static_sizes())
+
+    @property
+    def scalar(self) -> Any:
+        """The only element, if it is a known number; else None."""
+        constant = self.constant
+        return None if constant is None or constant.size != 1 else constant.reshape(-1)[0]
 
     def static_sizes(self) -> tuple[int, ...]:
         """Returns the sizes as ints.
@@ -138,7 +155,11 @@ class Array:
         return place < 0 or shape[place] == 1
 
 
-def zeros(element: str, sizes: Sequence[Dim] = ()) -> Array:
+Arrays: TypeAlias = Sequence[Array]
+"""Operands or results of an operation."""
+
+
+def zeros(element: str, sizes: Shape = ()) -> Array:
     """Makes an array of zeros or False; also stands for one without elements."""
     return Array(element, tuple(sizes), known=np.zeros((), graph_dtype(element).as_numpy_dtype))
 

@@ -13,7 +13,6 @@ from jax2tf_bridge.emitters._array import Array
 from jax2tf_bridge.emitters._ops import get_builder, ops
 from jax2tf_bridge.emitters._scope import Scope
 from jax2tf_bridge.emitters._sizes import fill_sizes
-from jax2tf_bridge.emitters._table import EMITTERS
 from jax2tf_bridge.errors import FileFormatError, ModuleError
 from jax2tf_bridge.portable import Aval, PortableFunction
 from jax2tf_bridge.rewriting import passes_for_tensorflow, run_passes
@@ -83,6 +82,8 @@ def make_operations(
     Raises:
       ModuleError: TensorFlow cannot express an operation.
     """
+    from jax2tf_bridge.emitters.operations import EMITTERS  # 20 modules, not needed with XLA
+
     numbers = {name: value for name, value in variables.items() if isinstance(value, int)}
     constraints = SymbolicScope(portable.constraints, check=False)
     scope = Scope(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -12,9 +13,10 @@ import numpy as np
 from jax2tf_bridge import rewriting
 from jax2tf_bridge._dtypes import dtype_of_element
 from jax2tf_bridge.bytecode import Operation
-from jax2tf_bridge.emitters._array import Array, graph_dtype
+from jax2tf_bridge.emitters._array import Array, Arrays, Shape, graph_dtype, plain
 from jax2tf_bridge.emitters._scope import Scope
-from jax2tf_bridge.emitters._sizes import broadcast_sizes
+from jax2tf_bridge.emitters._sizes import find_broadcast_sizes
+from jax2tf_bridge.emitters.formulas import conversions, converter_integers
 from shape_poly import Dim
 
 _MAX_FOLDED_ELEMENTS = 1024
@@ -24,12 +26,12 @@ _MAX_FOLDED_SIZES = 64
 _SIZES = frozenset({"i32", "i64"})
 
 
-def fold(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array | None:
+def fold(scope: Scope, operation: Operation, operands: Arrays) -> Array | None:
     """Computes an elementwise operation on known integers or bools; None if impossible."""
-    element = operation.results[0].tensor.element
+    element = operation.result_type.element
     if operation.name == "negate" and operands[0].row.kind in ("float", "complex"):
         return _negate(operands[0])
-    known = [_small_constant(array) for array in operands]
+    known = [_find_small_constant(array) for array in operands]
     if all(each is not None for each in known):
         has_sizes = any(array.numbers is None for array in operands)
         result = (
@@ -38,7 +40,7 @@ def fold(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array
             else _fold_numbers(operation, known, element)
         )
         if result is not None:
-            return Array(element, broadcast_sizes(operands), known=result)
+            return Array(element, find_broadcast_sizes(operands), known=result)
     return _choose(scope, operation, operands)
 
 
@@ -48,7 +50,7 @@ def _negate(array: Array) -> Array | None:
     return Array(array.element, array.sizes, known=-array.known)
 
 
-def _small_constant(array: Array) -> np.ndarray[Any, Any] | None:
+def _find_small_constant(array: Array) -> np.ndarray[Any, Any] | None:
     is_small = array.known is not None and array.known.size <= _MAX_FOLDED_ELEMENTS
     return array.known if is_small and array.row.kind in ("bool", "int", "uint") else None
 
@@ -60,35 +62,32 @@ def _shift(shift: Callable[..., Any], left: Any, right: Any) -> Any:
     return np.where(right < 64, shift(left, np.minimum(right, 63)), 0)
 
 
-_BINARY: Mapping[str, Callable[..., Any]] = MappingProxyType(
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
-        "add": np.add,
-        "subtract": np.subtract,
-        "multiply": np.multiply,
+        "add": operator.add,
+        "subtract": operator.sub,
+        "multiply": operator.mul,
         "divide": lambda left, right: (left - np.fmod(left, right)) // right,
         "remainder": np.fmod,
         rewriting.FLOOR_DIVIDE: np.floor_divide,
         rewriting.FLOOR_MODULO: np.mod,
         "maximum": np.maximum,
         "minimum": np.minimum,
-        "negate": np.negative,
+        "negate": operator.neg,
         "abs": np.abs,
         "sign": np.sign,
         "shift_left": functools.partial(_shift, np.left_shift),
         "shift_right_logical": functools.partial(_shift, np.right_shift),
         "select": np.where,
         "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
-    }
-)
-_DIVISIONS = frozenset({"divide", "remainder", rewriting.FLOOR_DIVIDE, rewriting.FLOOR_MODULO})
-_LOGIC: Mapping[str, Callable[..., Any]] = MappingProxyType(
-    {
         "and": np.bitwise_and,
         "or": np.bitwise_or,
         "xor": np.bitwise_xor,
         "not": np.invert,
     }
 )
+_OF_FLAGS = frozenset({"and", "or", "xor", "not"})
+_DIVISIONS = frozenset({"divide", "remainder", rewriting.FLOOR_DIVIDE, rewriting.FLOOR_MODULO})
 _COMPARISONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
         "EQ": np.equal,
@@ -107,11 +106,10 @@ def _fold_numbers(
     if operation.name == "compare":
         function = _COMPARISONS[operation.text("comparison_direction")]
     else:
-        of_flags = all(constant.dtype == bool for constant in constants)
-        table = _LOGIC if operation.name in _LOGIC else {} if of_flags else _BINARY
-        if operation.name not in table:
+        are_flags = all(constant.dtype == bool for constant in constants)
+        if operation.name not in (_OF_FLAGS if are_flags else _FUNCTIONS):
             return None
-        function = table[operation.name]
+        function = _FUNCTIONS[operation.name]
     # The computation is in 64 bits, then wraps around; uint64 values are never sizes.
     wide = [c if c.dtype == bool else c.astype(np.int64) for c in constants]
     if any(constant.dtype == np.uint64 for constant in constants):
@@ -135,11 +133,11 @@ def to_element(element: str, numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, A
 
 
 def _fold_sizes(
-    scope: Scope, operation: Operation, operands: Sequence[Array], known: Sequence[Any]
+    scope: Scope, operation: Operation, operands: Arrays, known: Sequence[Any]
 ) -> np.ndarray[Any, Any] | None:
     if not all(array.element in (*_SIZES, "i1") for array in operands):
         return None
-    name, element = operation.name, operation.results[0].tensor.element
+    name, element = operation.name, operation.result_type.element
     if name == "select":
         chosen: np.ndarray[Any, Any] = np.where(*known)
         return chosen
@@ -161,13 +159,13 @@ def _fold_sizes(
     return np.fromiter(results, dtype, len(results)).reshape(rows.shape)
 
 
-def _choose(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array | None:
+def _choose(scope: Scope, operation: Operation, operands: Arrays) -> Array | None:
     """Returns the operand that is the result because of a known flag; None without one."""
     if any(array.element not in (*_SIZES, "i1") for array in operands):
         return None
     name = operation.name
     if name == "select":
-        flag, on_true, on_false = scope.scalar(operands[0]), *operands[1:]
+        flag, on_true, on_false = operands[0].scalar, *operands[1:]
         if flag is None or on_true.sizes != on_false.sizes:
             return None
         return on_true if flag else on_false
@@ -176,12 +174,12 @@ def _choose(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Ar
     neutral = {"and": True, "or": False, "xor": False, "compare NE": False, "compare EQ": True}
     if name not in neutral or any(a.element != "i1" or a.sizes for a in operands):
         return None
-    for array, other in (operands, operands[::-1]):
-        flag = scope.scalar(array)
+    for decider, operand in (operands, operands[::-1]):
+        flag = decider.scalar
         if flag is not None and bool(flag) == neutral[name]:
-            return other
+            return operand
         if flag is not None and name in ("and", "or"):
-            return array  # decides alone
+            return decider  # decides alone
     return None
 
 
@@ -211,16 +209,23 @@ def convert_known(scope: Scope, array: Array, element: str) -> Array | None:
     return Array(element, array.sizes, known=known)
 
 
-def _compute_size(scope: Scope, name: str, row: Sequence[Dim]) -> Dim | None:
+def convert_array(scope: Scope, array: Array, element: str) -> Array:
+    known = convert_known(scope, array, element)
+    if known is not None:
+        return known
+    tensor = scope.compact(array)
+    is_float = dtype_of_element(element).kind == "float"
+    if scope.for_converters and array.element == "ui32" and is_float and array.known is None:
+        tensor = converter_integers.to_float(tensor, graph_dtype(element))
+    else:
+        tensor = conversions.convert(array.element, element, tensor)
+    return scope.new_array(tensor, element, array.sizes)
+
+
+def _compute_size(scope: Scope, name: str, row: Shape) -> Dim | None:
     match name, row:
-        case "add", (left, right):
-            return left + right
-        case "subtract", (left, right):
-            return left - right
-        case "multiply", (left, right):
-            return left * right
-        case "negate", (only,):
-            return -only
+        case (("add" | "subtract" | "multiply" | "negate"), _):
+            return plain(_FUNCTIONS[name](*row))
         case "maximum", (left, right):
             return scope.sizes.maximum(left, right)
         case "minimum", (left, right):

@@ -5,19 +5,19 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import math
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
 from jax2tf_bridge.bytecode import Block, Operation, Program, TensorType, Value
-from jax2tf_bridge.emitters import _converter_forms, _converter_integers
-from jax2tf_bridge.emitters._array import Array, graph_dtype, has_dtype
-from jax2tf_bridge.emitters._line_names import make_line_scope
-from jax2tf_bridge.emitters._ops import NoOperationError, get_builder, ops
-from jax2tf_bridge.emitters._sizes import Cache, Sizes, fill_sizes
+from jax2tf_bridge.emitters._array import Array, Arrays, Shape, graph_dtype, has_dtype
+from jax2tf_bridge.emitters._ops import NoOperationError, get_builder, make_line_scope, ops
+from jax2tf_bridge.emitters._sizes import Cache, Sizes, fill_sizes, read_type_sizes
+from jax2tf_bridge.emitters.formulas import converter_forms, converter_integers
 from jax2tf_bridge.errors import BridgeError, ModuleError
 from jax2tf_bridge.rewriting import INVALID_OPERATION_ERRORS
 from shape_poly import Dim, SymbolicScope
@@ -25,7 +25,7 @@ from shape_poly import Dim, SymbolicScope
 _MAX_OPERATIONS = 1_000_000
 """Maximum number of operations to convert, far above any model's."""
 
-Emitter: TypeAlias = "Callable[[Scope, Operation, Sequence[Array]], Sequence[Array] | Array]"
+Emitter: TypeAlias = "Callable[[Scope, Operation, Arrays], Arrays | Array]"
 """Function that converts one operation of the module to TensorFlow's operations."""
 
 
@@ -115,18 +115,18 @@ class Scope:
 
     # Blocks and operations.
 
-    def run(self, block: Block, arguments: Sequence[Array]) -> list[Array]:
+    def run(self, block: Block, arguments: Arrays) -> list[Array]:
         """Converts a block, and returns its results."""
         self._values.update(zip(block.arguments, arguments, strict=True))
         for operation in block.operations[:-1]:
             arrays = self._convert(operation)
             if len(arrays) != len(operation.results):
-                reason = f"it gives {len(arrays)} values for {len(operation.results)}"
+                reason = f"it has {len(operation.results)} results, and not {len(arrays)}"
                 self.fail(operation, reason)
             self._values.update(zip(operation.results, arrays, strict=True))
         return [self.array(value) for value in block.returned]
 
-    def _convert(self, operation: Operation) -> Sequence[Array]:
+    def _convert(self, operation: Operation) -> Arrays:
         try:
             return self._emit(operation)
         except BridgeError:
@@ -139,7 +139,7 @@ class Scope:
             # The reader does not check operands, types and regions against the operation.
             self.fail(operation, f"its operands, types or regions do not fit it ({e})")
 
-    def _emit(self, operation: Operation) -> Sequence[Array]:
+    def _emit(self, operation: Operation) -> Arrays:
         """Converts one operation.
 
         Raises:
@@ -176,14 +176,23 @@ class Scope:
             graph.get_operations()[version - graph.version :] if graph.version > version else ()
         )
         if any(each.type == "Bitcast" for each in operations):
-            self.fail(operation, "it needs Bitcast, which no converter of graphs knows")
+            self.fail(operation, "it needs Bitcast, which no converter of graphs supports")
 
     def array(self, value: Value) -> Array:
         """Returns the array of a value."""
         for values in self._values.maps:  # faster than the lookup of a ChainMap
             if value in values:
                 return values[value]
-        raise AssertionError("operands come after what makes them")
+        raise AssertionError("an operand is used before its operation")
+
+    def called_block(self, operation: Operation) -> Block:
+        """Returns the body of the function that a custom call has as its computation."""
+        names = operation.attributes.get("called_computations")
+        if isinstance(names, tuple) and len(names) == 1 and isinstance(names[0], str):
+            function = self.program.functions.get(names[0].removeprefix("@"))
+            if function is not None:
+                return function.body
+        self.fail(operation, f"its computation is {names!r:.100}")
 
     def fail(self, operation: Operation, reason: str) -> NoReturn:
         """Raises the error for an operation that TensorFlow cannot express.
@@ -197,7 +206,7 @@ class Scope:
         if self.for_onnx:
             operations = "ONNX's operations"
         elif self.for_converters:
-            operations = "operations that converters know"
+            operations = "operations that converters support"
         else:
             operations = "TensorFlow's own operations"
             advice = "Export it for a target with XLA, or write"
@@ -217,8 +226,16 @@ class Scope:
         if array.numbers is None:
             key = "sizes", tuple(known.flat), known.shape, array.element
             return self.cache.get_or_make(key, lambda: self._stack(known, array.element))
-        constant = _converter_integers.constant if self.for_converters else ops.constant
+        constant = converter_integers.constant if self.for_converters else ops.constant
         return self.cache.get_or_make(("known", array), lambda: constant(known))
+
+    def data(self, array: Array, most: float = math.inf) -> Any:
+        """Returns the compact elements: a NumPy array if they are known and at most `most`.
+
+        Otherwise they are a tensor. Functions that move elements then treat both alike.
+        """
+        known = array.known
+        return self.compact(array) if known is None or known.size > most else known
 
     def tensor(self, array: Array) -> ops.Tensor:
         """Returns the tensor of an array with all its sizes; the broadcast is cached."""
@@ -233,17 +250,6 @@ class Scope:
         """Returns the array with a tensor of all its sizes."""
         tensor = self.tensor(array)
         return array if tensor is array.computed else Array(array.element, array.sizes, tensor)
-
-    def constant(self, array: Array) -> np.ndarray[Any, Any] | None:
-        """Returns the known elements of an array with all its sizes; None if unknown."""
-        if array.numbers is not None and array.is_static:
-            return np.broadcast_to(array.numbers, array.static_sizes())
-        return None
-
-    def scalar(self, array: Array) -> Any:
-        """Returns the number of a known scalar; None if unknown."""
-        constant = self.constant(array)
-        return None if constant is None or constant.size != 1 else constant.reshape(-1)[0]
 
     def _stack(self, sizes: np.ndarray[Any, Any], element: str) -> ops.Tensor:
         dtype = graph_dtype(element)
@@ -277,7 +283,7 @@ class Scope:
 
     def choose(self, flag: ops.Tensor, x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
         """Returns x where the flag is set, else y."""
-        return _converter_forms.choose(flag, x, y) if self.for_converters else ops.where(flag, x, y)
+        return converter_forms.choose(flag, x, y) if self.for_converters else ops.where(flag, x, y)
 
     # Sizes.
 
@@ -305,10 +311,25 @@ class Scope:
             )
         return fill_sizes(known, parts)
 
+    def result_sizes(self, operation: Operation, *shape: Array) -> tuple[Dim, ...]:
+        """Returns the sizes of an operation's last result, from its type and an operand's numbers.
+
+        Args:
+          operation: the operation.
+          *shape: the operand with the sizes, if the operation has one.
+        """
+        kind = operation.results[-1].tensor
+        if shape:
+            return self.sizes_of(shape[0], kind.shape)
+        sizes = read_type_sizes(kind)
+        if sizes is None:
+            self.fail(operation, f"its type {kind} has unknown sizes")
+        return sizes
+
     def _element(self, vector: ops.Tensor, place: int, least: int) -> Dim:
         return self.sizes.new_size(vector[place], least=least)
 
-    def set_shape(self, tensor: ops.Tensor, sizes: Sequence[Dim]) -> ops.Tensor:
+    def set_shape(self, tensor: ops.Tensor, sizes: Shape) -> ops.Tensor:
         """Sets the known static shape of a tensor, which TensorFlow may not have inferred."""
         tensor.set_shape([size if isinstance(size, int) else None for size in sizes])
         return tensor
@@ -326,12 +347,56 @@ class Scope:
             result.append(size)
         return self.new_array(tensor, element, result)
 
-    def result(self, operation: Operation, tensor: ops.Tensor, sizes: Sequence[Dim]) -> Array:
+    def result(self, operation: Operation, tensor: ops.Tensor, sizes: Shape) -> Array:
         """Makes the array of an operation's first result from a tensor with all its sizes."""
-        kind = operation.results[0].tensor
+        kind = operation.result_type
         return self.new_array(tensor, kind.element, fill_sizes(kind.shape, sizes))
 
-    def new_array(self, tensor: ops.Tensor, element: str, sizes: Sequence[Dim]) -> Array:
+    def new_arrays(
+        self, tensors: Iterable[ops.Tensor], arrays: Iterable[Array], sizes: Shape | None = None
+    ) -> list[Array]:
+        """Makes arrays from tensors, with the element types and by default the sizes of others."""
+        return [
+            self.new_array(tensor, array.element, array.sizes if sizes is None else sizes)
+            for tensor, array in zip(tensors, arrays, strict=True)
+        ]
+
+    def loop(
+        self,
+        counter: ops.Tensor,
+        goes_on: Callable[[ops.Tensor], ops.Tensor],
+        step: Callable[[Scope, ops.Tensor, list[Array]], tuple[ops.Tensor, Arrays]],
+        arrays: Arrays,
+        *,
+        is_open: bool = False,
+    ) -> list[ops.Tensor]:
+        """Repeats a step on arrays, and returns the tensors of the last ones.
+
+        Args:
+          counter: the first value of the loop's counter, a scalar of int32.
+          goes_on: returns whether another step follows, from the counter.
+          step: gets the scope of the body, the counter and the arrays; returns the next ones.
+          arrays: the first arrays, which have the same sizes in each step.
+          is_open: whether their first axis has as many elements as the counter says instead.
+        """
+
+        def body(counter: ops.Tensor, *tensors: ops.Tensor) -> tuple[ops.Tensor, ...]:
+            inner = self.new_region(other_graph=True)
+            sizes = (inner.sizes.new_size(counter), *arrays[0].sizes[1:]) if is_open else None
+            following, results = step(inner, counter, inner.new_arrays(tensors, arrays, sizes))
+            return (following, *map(inner.tensor, results))
+
+        tensors = [self.tensor(array) for array in arrays]
+        shapes = [ops.TensorShape([None, *x.shape[1:]]) if is_open else x.shape for x in tensors]
+        _, *results = ops.while_loop(
+            lambda counter, *_: goes_on(counter),
+            body,
+            (counter, *tensors),
+            shape_invariants=(ops.TensorShape([]), *shapes),
+        )
+        return list(results)
+
+    def new_array(self, tensor: ops.Tensor, element: str, sizes: Shape) -> Array:
         """Makes an array from a tensor, which may be compact."""
         if tensor.dtype != graph_dtype(element):
             raise AssertionError(f"a tensor of {tensor.dtype} was made for {element}")
@@ -339,10 +404,41 @@ class Scope:
             self.set_shape(tensor, sizes)
         return Array(element, tuple(sizes), tensor)
 
-    def _may_be_full(self, tensor: ops.Tensor, sizes: Sequence[Dim]) -> bool:
+    def _may_be_full(self, tensor: ops.Tensor, sizes: Shape) -> bool:
         return all(
             size == 1
             or (known != 1 and (known is None or not isinstance(size, int)))
             or known == size
             for known, size in zip(tensor.shape.as_list(), sizes, strict=True)
         )
+
+
+@dataclass(frozen=True)
+class OperationEmitter:
+    """An emitter that the table in `operations` finds.
+
+    Attributes:
+      names: the names of its rows in `jax2tf_bridge._operations`.
+      emit: converts an operation.
+      for_converters: converts one for tf2onnx and OpenVINO, if they need another emitter.
+    """
+
+    names: tuple[str, ...]
+    emit: Emitter
+    for_converters: Emitter | None
+
+    def __call__(self, scope: Scope, operation: Operation, operands: Arrays) -> Arrays | Array:
+        emit = (scope.for_converters and self.for_converters) or self.emit
+        return emit(scope, operation, operands)
+
+
+def emits(
+    *names: str, for_converters: Emitter | None = None
+) -> Callable[[Emitter], OperationEmitter]:
+    """Makes a function the emitter of the rows `names` of `jax2tf_bridge._operations`.
+
+    Args:
+      names: the names of operations, composites and custom calls.
+      for_converters: another emitter for tf2onnx and OpenVINO.
+    """
+    return lambda emit: OperationEmitter(names, emit, for_converters)

@@ -5,18 +5,112 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import operator
 from collections import ChainMap
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from jax2tf_bridge.bytecode import TensorType
-from jax2tf_bridge.emitters._array import Array, plain
+from jax2tf_bridge.emitters._array import Arrays, Shape, plain
 from jax2tf_bridge.emitters._ops import ops
-from jax2tf_bridge.emitters._size_algebra import SizeAlgebra, largest_constant
-from shape_poly import Dim, DimExpr, DimOperation, SymbolicScope, symbolic_dim_bounds, variables_of
+from shape_poly import (
+    ComparisonOperator,
+    Dim,
+    DimExpr,
+    DimOperation,
+    SymbolicScope,
+    symbolic_dim_bounds,
+    variables_of,
+)
 from shape_poly import operation as size_operation
+
+_COMPARE: Mapping[ComparisonOperator, Callable[[Any, Any], Any]] = {
+    ">=": ops.greater_equal,
+    "<=": ops.less_equal,
+    "==": ops.equal,
+    ">": ops.greater,
+    "<": ops.less,
+    "!=": ops.not_equal,
+}
+
+
+def largest_constant(dimension: Dim) -> int:
+    """Returns the largest absolute constant in a size, including those in nested operations."""
+    return max((abs(constant) for constant in _constants(dimension)), default=0)
+
+
+def _constants(dimension: Dim) -> Iterable[int]:
+    if isinstance(dimension, int):
+        yield dimension
+        return
+    for monomial, coefficient in dimension.terms:
+        yield coefficient
+        for atom, _ in monomial:
+            if isinstance(atom, DimOperation):
+                for operand in atom.operands:
+                    yield from _constants(operand)
+
+
+@dataclass(frozen=True)
+class SizeAlgebra:
+    """Computes with sizes, which are ints if known, else tensors of `dtype`."""
+
+    dtype: ops.DType
+
+    def constant(self, value: int) -> Any:
+        """Returns the int; it becomes a tensor only in an operation with a tensor."""
+        return value
+
+    def add(self, left: Any, right: Any) -> Any:
+        """Returns the sum."""
+        return self._compute(operator.add, ops.add, left, right)
+
+    def multiply(self, left: Any, right: Any) -> Any:
+        """Returns the product."""
+        return self._compute(operator.mul, ops.multiply, left, right)
+
+    def floordiv(self, left: Any, right: Any) -> Any:
+        """Returns the quotient rounded down; the result is arbitrary if an unknown divisor is 0."""
+        return self._compute(operator.floordiv, ops.math.floordiv, left, _avoid_zero(right))
+
+    def mod(self, left: Any, right: Any) -> Any:
+        """Returns the remainder with the divisor's sign; arbitrary if an unknown divisor is 0."""
+        return self._compute(operator.mod, ops.math.floormod, left, _avoid_zero(right))
+
+    def maximum(self, left: Any, right: Any) -> Any:
+        """Returns the larger operand."""
+        return self._compute(max, ops.maximum, left, right)
+
+    def minimum(self, left: Any, right: Any) -> Any:
+        """Returns the smaller operand."""
+        return self._compute(min, ops.minimum, left, right)
+
+    def compare(self, comparison: ComparisonOperator, left: Any, right: Any) -> ops.Tensor:
+        """Returns the result of the comparison as a bool tensor."""
+        return _COMPARE[comparison](self._tensor(left), self._tensor(right))
+
+    def _compute(
+        self,
+        int_operation: Callable[[int, int], int],
+        tensor_operation: Callable[[ops.Tensor, ops.Tensor], ops.Tensor],
+        left: Any,
+        right: Any,
+    ) -> Any:
+        if isinstance(left, int) and isinstance(right, int):
+            return int_operation(left, right)
+        return tensor_operation(self._tensor(left), self._tensor(right))
+
+    def _tensor(self, value: Any) -> ops.Tensor:
+        return ops.constant(value, self.dtype) if isinstance(value, int) else value
+
+
+def _avoid_zero(divisor: Any) -> Any:
+    """Replaces an unknown divisor of 0 by 1, so that the guard fails and not the kernel."""
+    if isinstance(divisor, int):
+        return divisor
+    return ops.where(ops.equal(divisor, 0), ops.ones_like(divisor), divisor)
 
 
 class Cache:
@@ -94,19 +188,18 @@ class Sizes:
         self._exceeds_32_bits = [False]
 
     def inner(self, cache: Cache) -> Sizes:
-        """Makes the sizes of an inner graph."""
         sizes = copy.copy(self)
         sizes._cache, sizes._variables = cache, self._variables.new_child()
         return sizes
 
-    def shape(self, sizes: Sequence[Dim]) -> Any:
+    def shape(self, sizes: Shape) -> Any:
         """Returns sizes as a shape for TensorFlow: a list of ints, or an int32 tensor."""
         result = [self.size(size) for size in sizes]
         if all(isinstance(size, int) for size in result):
             return result
         return self._cache.get_or_make(("shape", tuple(sizes)), lambda: ops.stack(result))
 
-    def reshape_shape(self, sizes: Sequence[Dim]) -> Any:
+    def reshape_shape(self, sizes: Shape) -> Any:
         """Returns sizes for ops.reshape, where one of them may be -1."""
         unknown = [i for i, size in enumerate(sizes) if not isinstance(size, int)]
         if not unknown or 0 in sizes:
@@ -172,7 +265,7 @@ class Sizes:
         )
 
     def _variable(self, name: str) -> Any:
-        assert name in self._variables, f"the size {name} comes before what defines it"
+        assert name in self._variables, f"the size {name} is used before its definition"
         size = self._variables[name]
         return self._cache.get_or_make(("variable", name), size) if callable(size) else size
 
@@ -285,7 +378,7 @@ def _is_variable(size: Dim) -> bool:
     return any(size == DimExpr.variable(name) for name in variables_of(size))
 
 
-def fill_sizes(known: Sequence[int | None], sizes: Sequence[Dim]) -> tuple[Dim, ...]:
+def fill_sizes(known: Sequence[int | None], sizes: Shape) -> tuple[Dim, ...]:
     """Returns sizes, replaced by numbers that the type has.
 
     In a body that is applied to many elements at once, the type lacks all axes.
@@ -297,13 +390,13 @@ def fill_sizes(known: Sequence[int | None], sizes: Sequence[Dim]) -> tuple[Dim, 
     )
 
 
-def type_sizes(kind: TensorType) -> tuple[int, ...] | None:
+def read_type_sizes(kind: TensorType) -> tuple[int, ...] | None:
     """Returns the sizes of a type if all are numbers, else None."""
     numbers = tuple(size for size in kind.shape if size is not None)
     return numbers if len(numbers) == len(kind.shape) else None
 
 
-def broadcast_sizes(arrays: Sequence[Array]) -> tuple[Dim, ...]:
+def find_broadcast_sizes(arrays: Arrays) -> tuple[Dim, ...]:
     """Returns the sizes of the result of an elementwise operation.
 
     The operands have equal sizes, but in a body that is applied to many elements at once some are

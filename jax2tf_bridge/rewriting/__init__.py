@@ -35,13 +35,13 @@ from jax2tf_bridge.rewriting._regions import (
     match_sort_keys,
 )
 from jax2tf_bridge.rewriting._simplifications import (
+    BFLOAT16_BITS,
     BIAS_ADD,
     RANDOM_UNIT,
     RELU,
     RELU6,
     SQUARE,
 )
-from jax2tf_bridge.rewriting._widening import BFLOAT16_BITS
 
 __all__ = [
     "BFLOAT16_BITS",

@@ -21,6 +21,7 @@ from jax2tf_bridge.rewriting._patterns import (
     Matcher,
     Pattern,
     Replacement,
+    in_both_orders,
     is_stop_gradient,
     with_parts,
 )
@@ -55,7 +56,7 @@ def _fuse_fake_quantize(multiply: Operation, matcher: Matcher) -> Operation | No
     (result,) = multiply.results
     if result.tensor.element != "f32":
         return None
-    for quantized, scale in (multiply.operands, multiply.operands[::-1]):
+    for quantized, scale in in_both_orders(multiply):
         zero_point: Value | None = None
         shifted = matcher.maker(quantized, "subtract")
         inner = quantized
@@ -121,48 +122,39 @@ def _skip_conversions(rounding: _Rounding, matcher: Matcher) -> _Rounding:
 
 def _match_clip(rounding: _Rounding, matcher: Matcher) -> _Rounding:
     """Skips a clip, whose bounds may be in any order."""
-    value, low, high = rounding.value, rounding.low, rounding.high
+    inner = rounding
     for _ in range(2):
-        operation = matcher.maker(value, "clamp", "maximum", "minimum", RELU)
+        operation = matcher.maker(inner.value, "clamp", "maximum", "minimum", RELU)
         if operation is None:
             break
-        if operation.name == RELU:  # a lower bound of 0
-            (value,) = operation.operands
-            low = _narrow(_Rounding(value, low, high), 0, None).low
+        if operation.name == RELU:
+            inner = _narrow(inner, operation.operands[0], 0, None)
             continue
+        numbers = [_find_whole_number(operand, matcher) for operand in operation.operands]
         if operation.name == "clamp":
-            least, value, most = operation.operands
-            bounds = [_whole_number(least, matcher), _whole_number(most, matcher)]
-            if None in bounds:
-                return rounding
-            return _narrow(_Rounding(value, low, high), *bounds)
-        numbers = [_whole_number(operand, matcher) for operand in operation.operands]
-        if (numbers[0] is None) == (numbers[1] is None):
+            low, _, high = numbers
+            is_known = low is not None and high is not None
+            return _narrow(inner, operation.operands[1], low, high) if is_known else rounding
+        if numbers.count(None) != 1:
             break
-        place = 0 if numbers[0] is None else 1
-        value, bound = operation.operands[place], numbers[1 - place]
-        narrowed = _narrow(
-            _Rounding(value, low, high),
-            *((bound, None) if operation.name == "maximum" else (None, bound)),
-        )
-        low, high = narrowed.low, narrowed.high
-    return _Rounding(value, low, high)
+        place = numbers.index(None)
+        bound = numbers[1 - place]
+        bounds = (bound, None) if operation.name == "maximum" else (None, bound)
+        inner = _narrow(inner, operation.operands[place], *bounds)
+    return inner
 
 
-def _narrow(rounding: _Rounding, low: int | None, high: int | None) -> _Rounding:
+def _narrow(rounding: _Rounding, value: Value, low: int | None, high: int | None) -> _Rounding:
     lows = [bound for bound in (rounding.low, low) if bound is not None]
     highs = [bound for bound in (rounding.high, high) if bound is not None]
-    return _Rounding(rounding.value, max(lows, default=None), min(highs, default=None))
+    return _Rounding(value, max(lows, default=None), min(highs, default=None))
 
 
 def _match_shift(value: Value, zero_point: Value | None, matcher: Matcher) -> Value | None:
-    """Returns what the zero point is added to, or 0 if there is none."""
-    add = matcher.maker(value, "add")
-    if add is None:
-        return None
-    for inner, other in (add.operands, add.operands[::-1]):
-        is_zero = zero_point is None and matcher.number(other) == 0
-        if is_zero or (zero_point is not None and _is_same(other, zero_point, matcher)):
+    """Returns the value to which the zero point is added, or 0 if there is no zero point."""
+    for inner, addend in in_both_orders(matcher.maker(value, "add")):
+        is_zero = zero_point is None and matcher.number(addend) == 0
+        if is_zero or (zero_point is not None and _is_same(addend, zero_point, matcher)):
             return inner
     return None
 
@@ -198,7 +190,7 @@ def _is_at_least_zero(value: Value, matcher: Matcher) -> bool:
 
 def _fuse_estimator(add: Operation, matcher: Matcher) -> Replacement | None:
     """Replaces `x + (rounded - x)` by `rounded`."""
-    for x, difference in (add.operands, add.operands[::-1]):
+    for x, difference in in_both_orders(add):
         subtract = matcher.maker(_skip_stop(difference, matcher), "subtract")
         if subtract is None:
             continue
@@ -238,12 +230,12 @@ def _depends_on(value: Value, source: Value, matcher: Matcher) -> bool:
     return False
 
 
-def _whole_number(value: Value, matcher: Matcher) -> int | None:
+def _find_whole_number(value: Value, matcher: Matcher) -> int | None:
     """Returns the common value of all elements, if it is a whole number that float32 has."""
     operation = matcher.find(value)
     while operation is not None and operation.name in (*BROADCASTS, "convert", "reshape"):
         operation = matcher.find(operation.operands[0])
-    if operation is None or (elements := _dense(operation)) is None:
+    if operation is None or (elements := _read_constant(operation)) is None:
         return None
     numbers = np.unique(elements)
     if numbers.size != 1 or numbers[0] != np.rint(numbers[0]) or abs(numbers[0]) > 1 << 16:
@@ -259,11 +251,11 @@ def _is_whole(value: Value, matcher: Matcher) -> bool:
         if dtype_of_element(value.tensor.element).is_integer:
             return True
         operation = matcher.find(value)
-    elements = None if operation is None else _dense(operation)
+    elements = None if operation is None else _read_constant(operation)
     return elements is not None and bool(np.all(elements == np.rint(elements)))
 
 
-def _dense(operation: Operation) -> np.ndarray | None:
+def _read_constant(operation: Operation) -> np.ndarray | None:
     elements = operation.attributes.get("value")
     if operation.name != "constant" or not isinstance(elements, DenseElements):
         return None
@@ -282,25 +274,25 @@ def _is_same(left: Value, right: Value, matcher: Matcher) -> bool:
     if a.name != b.name or left.type != right.type:
         return False
     if a.name == "constant":
-        arrays = [_dense(each) for each in (a, b)]
+        arrays = [_read_constant(each) for each in (a, b)]
         first, second = arrays
         return first is not None and second is not None and np.array_equal(first, second)
     if a.name not in (*BROADCASTS, "convert", "reshape") or len(a.operands) != len(b.operands):
         return False
-    is_equal: bool = _comparable(a.attributes) == _comparable(b.attributes)
+    is_equal: bool = _make_comparable(a.attributes) == _make_comparable(b.attributes)
     return is_equal and all(
-        _is_same(one, other, matcher) for one, other in zip(a.operands, b.operands, strict=True)
+        _is_same(x, y, matcher) for x, y in zip(a.operands, b.operands, strict=True)
     )
 
 
-def _comparable(attributes: Mapping[str, object]) -> str:
+def _make_comparable(attributes: Mapping[str, object]) -> str:
     return str(sorted(attributes.items(), key=lambda item: item[0]))
 
 
 def _narrow_product(product: Operation, matcher: Matcher) -> Operation | None:
     """Multiplies int8 instead of int8 that was converted to int32; the sums are the same."""
     left, right, *others = product.operands
-    if product.results[0].tensor.element != "i32":
+    if product.result_type.element != "i32":
         return None
     makers = [matcher.maker(operand, "convert") for operand in (left, right)]
     narrow = [maker.operands[0] for maker in makers if maker is not None]

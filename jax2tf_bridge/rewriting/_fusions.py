@@ -18,8 +18,11 @@ from jax2tf_bridge.rewriting._patterns import (
     is_stop_gradient,
 )
 from jax2tf_bridge.rewriting._regions import Reducer, match_comparison, match_reducers
-from jax2tf_bridge.rewriting._simplifications import PATTERNS_OF_BITS, SIMPLIFICATIONS
-from jax2tf_bridge.rewriting._widening import BFLOAT16_BITS
+from jax2tf_bridge.rewriting._simplifications import (
+    BFLOAT16_BITS,
+    PATTERNS_OF_BITS,
+    SIMPLIFICATIONS,
+)
 
 # Softmax: JAX writes exp(x - max(x)) / sum(exp(x - max(x))), and x - max(x) - log(sum(...)).
 
@@ -38,7 +41,7 @@ def _fuse_softmax(divide: Operation, matcher: Matcher) -> Operation | None:
         return None
     if _match_reduction(total, "add", matcher) is not exponentials:
         return None
-    return _along_last_axis(SOFTMAX, divide, shifted, matcher)
+    return _make_along_last_axis(SOFTMAX, divide, shifted, matcher)
 
 
 def _fuse_log_softmax(subtract: Operation, matcher: Matcher) -> Operation | None:
@@ -48,10 +51,10 @@ def _fuse_log_softmax(subtract: Operation, matcher: Matcher) -> Operation | None
         return None
     if matcher.uses(exponentials) != 1 or matcher.uses(shifted) != 2:
         return None
-    return _along_last_axis(LOG_SOFTMAX, subtract, shifted, matcher)
+    return _make_along_last_axis(LOG_SOFTMAX, subtract, shifted, matcher)
 
 
-def _along_last_axis(
+def _make_along_last_axis(
     name: str, last: Operation, shifted: Value, matcher: Matcher
 ) -> Operation | None:
     """Makes the operation of the array from which `shifted` has its maxima subtracted."""
@@ -227,11 +230,11 @@ _SIGNS: Mapping[str, int] = MappingProxyType(
 )
 
 
-def _name_of_sign(sign: int) -> str:
+def _make_sign_name(sign: int) -> str:
     return f"tensorflow.sign_bit{sign:+d}"
 
 
-SIGN_BITS: Mapping[str, int] = MappingProxyType({_name_of_sign(s): s for s in _SIGNS.values()})
+SIGN_BITS: Mapping[str, int] = MappingProxyType({_make_sign_name(s): s for s in _SIGNS.values()})
 """Names of the operations that return 0 for floats without a sign, and this number for others."""
 
 
@@ -245,7 +248,7 @@ def _fuse_sign_bit(shift: Operation, matcher: Matcher) -> Operation | None:
         return None
     if matcher.number(places) != dtype_of_element(bits.tensor.element).bits - 1:
         return None
-    return dataclasses.replace(shift, name=_name_of_sign(_SIGNS[shift.name]), operands=(x,))
+    return dataclasses.replace(shift, name=_make_sign_name(_SIGNS[shift.name]), operands=(x,))
 
 
 FUSIONS = (

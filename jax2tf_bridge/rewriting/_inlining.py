@@ -10,7 +10,7 @@ from jax2tf_bridge.bytecode import Block, InlinedCall, Operation, Program, Value
 from jax2tf_bridge.rewriting._patterns import (
     every_operation,
     replace_bodies,
-    replaced_values,
+    replace_values,
     with_parts,
 )
 
@@ -22,7 +22,7 @@ def inline_calls(program: Program, composites: Collection[str]) -> Program:
     """Returns the program without calls, and without the functions that nothing else needs.
 
     Calls of missing functions, with the wrong number of arguments, or of functions that call each
-    other without an end stay. Operations keep the calls of the user's functions that they replace,
+    other in a circle stay. Operations keep the calls of the user's functions that they replace,
     so that a consumer can make functions of them again.
 
     Args:
@@ -30,9 +30,9 @@ def inline_calls(program: Program, composites: Collection[str]) -> Program:
       composites: the names of the composites that stay; others are calls of their decompositions.
     """
     inlining = _Inlining(program, frozenset(composites))
-    bodies = {name: inlining.block(name) for name in _in_order_of_calls(program)}
+    bodies = {name: inlining.block(name) for name in _order_by_calls(program)}
     new = replace_bodies(program, bodies)
-    return new if new is program else _without_unused_functions(new)
+    return new if new is program else _remove_unused_functions(new)
 
 
 class _Inlining:
@@ -46,23 +46,23 @@ class _Inlining:
 
     def block(self, name: str) -> Block:
         """Returns the body of a function, whose callees were handled before."""
-        self._bodies[name] = body = self._without_calls(self._program.functions[name].body, {})
+        self._bodies[name] = body = self._replace_calls(self._program.functions[name].body, {})
         return body
 
-    def _without_calls(self, block: Block, values: dict[Value, Value]) -> Block:
+    def _replace_calls(self, block: Block, values: dict[Value, Value]) -> Block:
         operations: list[Operation] = []
         for operation in block.operations:
-            operands = replaced_values(operation.operands, values)
+            operands = replace_values(operation.operands, values)
             body = self._find_body(operation)
             if body is None:
-                regions = tuple(self._without_calls(each, values) for each in operation.regions)
+                regions = tuple(self._replace_calls(each, values) for each in operation.regions)
                 operations.append(with_parts(operation, operands, regions))
                 continue
             call = _CallState(dict(zip(body.arguments, operands, strict=True)), operation.source)
             if operation.callee in self._users_functions:
                 call.calls = (InlinedCall(operation.callee, operation.source),)
             operations += [self._copy(each, call) for each in body.operations[:-1]]
-            results = replaced_values(body.returned, call.values)
+            results = replace_values(body.returned, call.values)
             values.update(zip(operation.results, results, strict=True))
         if all(a is b for a, b in zip(operations, block.operations, strict=False)):
             return block
@@ -82,7 +82,7 @@ class _Inlining:
         """Copies an operation of a called function, with new values for its results."""
         self._left -= 1
         results = tuple(Value(value.type) for value in operation.results)
-        operands = replaced_values(operation.operands, call.values)
+        operands = replace_values(operation.operands, call.values)
         regions = tuple(self._copy_block(region, call) for region in operation.regions)
         call.values.update(zip(operation.results, results, strict=True))
         return dataclasses.replace(
@@ -138,7 +138,7 @@ def _find_users_functions(program: Program) -> frozenset[str]:
     return frozenset(name for name in callers if lines.get(name, set()) - callers[name] - {None})
 
 
-def _in_order_of_calls(program: Program) -> list[str]:
+def _order_by_calls(program: Program) -> list[str]:
     """Lists the functions, each after those that it calls, without recursion."""
     functions = program.functions
     callees = {
@@ -159,13 +159,13 @@ def _in_order_of_calls(program: Program) -> list[str]:
     return list(order)
 
 
-def _without_unused_functions(program: Program) -> Program:
+def _remove_unused_functions(program: Program) -> Program:
     functions = program.functions
     used = {name for name, function in functions.items() if function is program.main}
     waiting = list(used)
     while waiting:
         body = functions[waiting.pop()].body
-        for name in _used_functions(body):
+        for name in _list_used_functions(body):
             if name in functions and name not in used:
                 used.add(name)
                 waiting.append(name)
@@ -174,7 +174,7 @@ def _without_unused_functions(program: Program) -> Program:
     )
 
 
-def _used_functions(body: Block) -> Iterator[str]:
+def _list_used_functions(body: Block) -> Iterator[str]:
     for operation in every_operation(body.operations):
         if (callee := operation.callee) is not None:
             yield callee

@@ -135,9 +135,9 @@ def _make_reduction(
 ) -> list[Operation]:
     axes = reduce.ints("dimensions")
     rank = len(array.tensor.shape)
-    kept = [axis for axis in range(rank) if axis not in axes]
+    remaining = [axis for axis in range(rank) if axis not in axes]
     keeps_axes = array.tensor.element != "i1" and any(
-        user.name in BROADCASTS and _restores_axes(user, rank, kept)
+        user.name in BROADCASTS and _restores_axes(user, rank, remaining)
         for user in matcher.users(result)
     )
     attributes: dict[str, Attribute] = {
@@ -167,10 +167,10 @@ def _make_reduction(
     ]
 
 
-def _restores_axes(broadcast: Operation, rank: int, kept: Sequence[int]) -> bool:
+def _restores_axes(broadcast: Operation, rank: int, remaining: Sequence[int]) -> bool:
     """Returns whether a broadcast gives an array without some axes its rank back."""
     dimensions, (result,) = broadcast.ints("broadcast_dimensions"), broadcast.results
-    return len(result.tensor.shape) == rank and list(dimensions) == list(kept)
+    return len(result.tensor.shape) == rank and list(dimensions) == list(remaining)
 
 
 def _broadcast_kept_axes(broadcast: Operation, matcher: Matcher) -> Operation | None:
@@ -179,8 +179,8 @@ def _broadcast_kept_axes(broadcast: Operation, matcher: Matcher) -> Operation | 
         return None
     (whole,) = drop.operands
     rank = len(whole.tensor.shape)
-    kept = [axis for axis in range(rank) if axis not in drop.ints("dimensions")]
-    if not _restores_axes(broadcast, rank, kept):
+    remaining = [axis for axis in range(rank) if axis not in drop.ints("dimensions")]
+    if not _restores_axes(broadcast, rank, remaining):
         return None
     return dataclasses.replace(
         broadcast,
@@ -224,7 +224,7 @@ _APPROXIMATE_SORTS = frozenset({"ApproxTopK", "stablehlo.dynamic_approx_top_k"})
 
 
 def _note_places(sort: Operation, matcher: Matcher) -> Operation | None:
-    axis = _sorted_axis(sort)
+    axis = _find_sorted_axis(sort)
     if PLACES in sort.attributes or axis is None:
         return None
     axis %= len(sort.operands[0].tensor.shape)
@@ -235,7 +235,7 @@ def _note_places(sort: Operation, matcher: Matcher) -> Operation | None:
     return dataclasses.replace(sort, attributes={**sort.attributes, PLACES: flags})
 
 
-def _sorted_axis(sort: Operation) -> int | None:
+def _find_sorted_axis(sort: Operation) -> int | None:
     if sort.name == "sort":
         return sort.int("dimension")
     if sort.attributes.get("call_target_name") not in _APPROXIMATE_SORTS:

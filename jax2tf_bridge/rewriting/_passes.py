@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from jax2tf_bridge._operations import COMPOSITES
-from jax2tf_bridge.bytecode import Program
+from jax2tf_bridge.bytecode import Block, DenseElements, Operation, Program, TensorType, Value
 from jax2tf_bridge.rewriting._fake_quantization import FAKE_QUANTIZATIONS, NARROW_PRODUCTS
 from jax2tf_bridge.rewriting._fusions import FUSIONS, FUSIONS_FOR_CONVERTERS
 from jax2tf_bridge.rewriting._inlining import inline_calls
 from jax2tf_bridge.rewriting._operands import PATTERNS_OF_OPERANDS
-from jax2tf_bridge.rewriting._patterns import Pattern, rewrite
-from jax2tf_bridge.rewriting._platforms import choose_platform
-from jax2tf_bridge.rewriting._simplifications import PATTERNS_OF_ASSERTIONS
-from jax2tf_bridge.rewriting._widening import widen_bfloat16
+from jax2tf_bridge.rewriting._patterns import Matcher, Pattern, Replacement, rewrite
+from jax2tf_bridge.rewriting._simplifications import BFLOAT16_BITS, PATTERNS_OF_ASSERTIONS
 
 DUMP_TO = "JAX2TF_BRIDGE_DUMP_PROGRAMS_TO"
 """Environment variable with a directory for the text of programs before and after each pass."""
@@ -64,10 +66,10 @@ def passes_for_tensorflow(
         fusions = (*PATTERNS_OF_ASSERTIONS, *fusions)
     passes = [Pass("inline", functools.partial(inline_calls, composites=COMPOSITES))]
     if platform is not None:
-        choose = functools.partial(choose_platform, index=platform)
+        choose = functools.partial(_choose_platform, index=platform)
         passes.append(Pass("choose_platform", choose))
     if for_converters:
-        passes.append(Pass("widen_bfloat16", widen_bfloat16))
+        passes.append(Pass("widen_bfloat16", _widen_bfloat16))
     passes.append(Pass("fuse", functools.partial(rewrite, patterns=fusions)))
     passes.append(Pass("absorb", functools.partial(rewrite, patterns=PATTERNS_OF_OPERANDS)))
     return tuple(passes)
@@ -119,3 +121,91 @@ def _make_folder(parent: Path, name: str) -> Path:
             number += 1
         else:
             return folder
+
+
+# Modules for several platforms: JAX writes `case(platform_index)` with a branch for each platform,
+# even around parts of a softmax.
+
+
+def _choose_platform(program: Program, index: int) -> Program:
+    """Returns the module with choices between platforms replaced by one platform's branches.
+
+    Args:
+      program: the module without calls, whose main takes the platform index as its first argument.
+      index: the index of the platform.
+    """
+    argument = program.main.body.arguments[0]
+
+    def choose(operation: Operation, matcher: Matcher) -> Replacement | None:
+        (choice,) = operation.operands
+        number = index if choice is argument else matcher.number(choice)
+        if number is None:
+            return None
+        # Indices out of range choose the last branch.
+        regions = operation.regions
+        branch = regions[int(number) if 0 <= number < len(regions) else -1]
+        if branch.arguments or len(branch.returned) != len(operation.results):
+            return None
+        return Replacement(branch.operations[:-1], branch.returned)
+
+    return rewrite(program, [Pattern(frozenset({"case"}), choose)])
+
+
+# onnxruntime and OpenVINO lack bfloat16. Intermediate values are not rounded to it, so results are
+# those of float32; JAX's are less exact.
+
+
+def _widen_bfloat16(program: Program) -> Program:
+    """Returns the module with float32 instead of bfloat16."""
+    values: dict[Value, Value] = {}
+    functions = {
+        name: dataclasses.replace(function, body=_widen_block(function.body, values))
+        for name, function in program.functions.items()
+    }
+    # Most modules have no bfloat16, and are returned unchanged.
+    return dataclasses.replace(program, functions=functions) if values else program
+
+
+def _is_narrow(kind: Any) -> bool:
+    return isinstance(kind, TensorType) and kind.element == "bf16"
+
+
+def _widen_value(value: Value, values: dict[Value, Value]) -> Value:
+    if not _is_narrow(value.type):
+        return value
+    if value not in values:
+        values[value] = Value(TensorType(value.tensor.shape, "f32"))
+    return values[value]
+
+
+def _widen_block(block: Block, values: dict[Value, Value]) -> Block:
+    arguments = tuple(_widen_value(value, values) for value in block.arguments)
+    return Block(arguments, tuple(_widen_operation(each, values) for each in block.operations))
+
+
+def _widen_operation(operation: Operation, values: dict[Value, Value]) -> Operation:
+    name = operation.name
+    if name == "bitcast_convert":
+        both = (*operation.operands, *operation.results)
+        name = BFLOAT16_BITS if any(_is_narrow(value.type) for value in both) else name
+    return dataclasses.replace(
+        operation,
+        name=name,
+        operands=tuple(_widen_value(value, values) for value in operation.operands),
+        results=tuple(_widen_value(value, values) for value in operation.results),
+        attributes={key: _widen_attribute(value) for key, value in operation.attributes.items()},
+        regions=tuple(_widen_block(region, values) for region in operation.regions),
+    )
+
+
+def _widen_attribute(attribute: Any) -> Any:
+    if isinstance(attribute, DenseElements) and _is_narrow(attribute.type):
+        # The data may have a single number for all elements.
+        count = attribute.data.nbytes // 2
+        bits = np.frombuffer(attribute.data, np.uint16, count).astype(np.uint32) << np.uint32(16)
+        return DenseElements(TensorType(attribute.type.shape, "f32"), memoryview(bits.tobytes()))
+    if _is_narrow(attribute):
+        return TensorType(attribute.shape, "f32")
+    if isinstance(attribute, Mapping):
+        return {key: _widen_attribute(value) for key, value in attribute.items()}
+    return attribute

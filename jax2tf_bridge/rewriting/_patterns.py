@@ -226,7 +226,7 @@ class _Rewriting:
         if not operation.regions and self._values.keys().isdisjoint(operation.operands):
             return operation
         regions = tuple(self.block(region, matcher) for region in operation.regions)
-        return with_parts(operation, replaced_values(operation.operands, self._values), regions)
+        return with_parts(operation, replace_values(operation.operands, self._values), regions)
 
     def _match(self, operation: Operation, matcher: Matcher) -> Rewritten:
         for pattern in self._table.get(operation.name, ()):
@@ -235,7 +235,7 @@ class _Rewriting:
         return None
 
 
-def replaced_values(values: Iterable[Value], new: Mapping[Value, Value]) -> tuple[Value, ...]:
+def replace_values(values: Iterable[Value], new: Mapping[Value, Value]) -> tuple[Value, ...]:
     """Returns values, with new ones for those that have one."""
     return tuple(new.get(value, value) for value in values)
 
@@ -265,13 +265,13 @@ def _count_uses(operations: Iterable[Operation]) -> Counter[Value]:
 
 def _remove_unused(operations: Sequence[Operation]) -> list[Operation]:
     uses = _count_uses(operations)
-    kept: list[Operation] = []
+    needed: list[Operation] = []
     for operation in reversed(operations):
         if _is_removable(operation) and not any(uses[value] for value in operation.results):
             uses.subtract(_count_uses([operation]))
         else:
-            kept.append(operation)
-    return kept[::-1]
+            needed.append(operation)
+    return needed[::-1]
 
 
 def _is_removable(operation: Operation) -> bool:

@@ -102,7 +102,7 @@ class _Body(Matcher):
         arguments = self.block.arguments
         return arguments.index(value) if value in arguments else None
 
-    def unconverted(self, value: Value) -> Value:
+    def skip_conversions(self, value: Value) -> Value:
         """Traces a value back through conversions."""
         while (operation := self.maker(value, "convert")) is not None:
             (value,) = operation.operands
@@ -116,7 +116,7 @@ class _Body(Matcher):
         """Returns the operands of `and` or `or` in both orders; nothing for other operations."""
         return in_both_orders(self.maker(value, name))
 
-    def mirrored(self, left: Value, right: Value, pairs: Mapping[Value, Value]) -> bool:
+    def is_mirrored(self, left: Value, right: Value, pairs: Mapping[Value, Value]) -> bool:
         """Returns whether `right` is the computation of `left` on the other side's elements."""
         if left in pairs or right in pairs.values():
             return pairs.get(left) is right
@@ -126,17 +126,17 @@ class _Body(Matcher):
             return (
                 self._is_outside(left) and self._is_outside(right) and self.are_equal(left, right)
             )
-        one, other = self.makers[left], self.makers[right]
+        first, second = self.makers[left], self.makers[right]
         return (
-            one.name == other.name
-            and one.results.index(left) == other.results.index(right)
-            and not one.regions
-            and not other.regions
-            and _attributes_equal(one.attributes, other.attributes)
-            and len(one.operands) == len(other.operands)
+            first.name == second.name
+            and first.results.index(left) == second.results.index(right)
+            and not first.regions
+            and not second.regions
+            and _are_attributes_equal(first.attributes, second.attributes)
+            and len(first.operands) == len(second.operands)
             and all(
-                self.mirrored(a, b, pairs)
-                for a, b in zip(one.operands, other.operands, strict=True)
+                self.is_mirrored(a, b, pairs)
+                for a, b in zip(first.operands, second.operands, strict=True)
             )
         )
 
@@ -150,22 +150,22 @@ class _Body(Matcher):
             return True
         return all(self._is_fixed(operand, pairs) for operand in self.makers[value].operands)
 
-    def computing(self, value: Value, arguments: Sequence[Value]) -> Block:
+    def make_block(self, value: Value, arguments: Sequence[Value]) -> Block:
         """Makes a block that computes a value from some of the arguments."""
         needed: set[Value] = {value}
         for operation in reversed(self.block.operations):
             if any(result in needed for result in operation.results):
                 needed.update(operation.operands)
-        kept = [op for op in self.block.operations if any(v in needed for v in op.results)]
+        operations = [op for op in self.block.operations if any(v in needed for v in op.results)]
         end = Operation("return", (value,), (), {})
-        return Block(tuple(arguments), (*kept, end))
+        return Block(tuple(arguments), (*operations, end))
 
 
-def _attributes_equal(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
-    return left.keys() == right.keys() and all(_equal(left[key], right[key]) for key in left)
+def _are_attributes_equal(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
+    return left.keys() == right.keys() and all(_are_equal(left[key], right[key]) for key in left)
 
 
-def _equal(left: Any, right: Any) -> bool:
+def _are_equal(left: Any, right: Any) -> bool:
     if isinstance(left, DenseElements) and isinstance(right, DenseElements):
         # The bytes are compared, because NaN is not equal to itself.
         return left.type == right.type and bytes(left.data) == bytes(right.data)
@@ -181,21 +181,21 @@ def match_reducers(block: Block) -> list[Reducer] | None:
     n_operands = len(block.arguments) // 2
     recognized: list[Reducer] = []
     for i, value in enumerate(block.returned):
-        operation = body.maker(body.unconverted(value), *_REDUCERS)
+        operation = body.maker(body.skip_conversions(value), *_REDUCERS)
         if operation is None:
             return None
-        left, right = (body.argument(body.unconverted(v)) for v in operation.operands)
+        left, right = (body.argument(body.skip_conversions(v)) for v in operation.operands)
         if {left, right} != {i, i + n_operands}:
             return None
-        argument, result = block.arguments[i].tensor.element, operation.results[0].tensor.element
-        if not _holds(result, argument) or value.tensor.element != argument:
+        argument, result = block.arguments[i].tensor.element, operation.result_type.element
+        if not _can_hold(result, argument) or value.tensor.element != argument:
             return None
         name = _OF_FLAGS.get(operation.name, operation.name) if result == "i1" else operation.name
         recognized.append(Reducer(name, result))
     return recognized
 
 
-def _holds(wide: str, narrow: str) -> bool:
+def _can_hold(wide: str, narrow: str) -> bool:
     """Returns whether one type can represent all numbers of another."""
     if wide == narrow:
         return True
@@ -211,11 +211,11 @@ def match_selected_extreme(block: Block) -> str | None:
 
     Returns "maximum", "minimum" or None.
     """
-    return _preferred_extreme(_Body(block), block.returned[0], 1, greater="GE", less="LE")
+    return _find_preferred(_Body(block), block.returned[0], 1, greater="GE", less="LE")
 
 
-def _preferred_extreme(
-    body: _Body, value: Value, other: int, *, greater: str, less: str
+def _find_preferred(
+    body: _Body, value: Value, place: int, *, greater: str, less: str
 ) -> str | None:
     """Returns which extreme a comparison of argument 0 with another one prefers, or None."""
     comparison = body.comparison(value)
@@ -223,7 +223,7 @@ def _preferred_extreme(
         return None
     direction, *operands = comparison
     places = [body.argument(operand) for operand in operands]
-    if places not in ([0, other], [other, 0]) or direction not in (greater, less):
+    if places not in ([0, place], [place, 0]) or direction not in (greater, less):
         return None
     return "maximum" if (direction == greater) == (places[0] == 0) else "minimum"
 
@@ -244,7 +244,7 @@ def match_extreme_index(block: Block) -> str | None:
     if [body.argument(v) for v in index.operands[1:]] != [1, 3]:
         return None
     flag = chosen.operands[0]
-    matched = _first_or_nan(body, flag)
+    matched = _match_first_or_nan(body, flag)
     if matched is None:
         return None
     for same, tie in body.either(index.operands[0], "or"):
@@ -253,12 +253,12 @@ def match_extreme_index(block: Block) -> str | None:
     return None
 
 
-def _first_or_nan(body: _Body, flag: Value) -> str | None:
+def _match_first_or_nan(body: _Body, flag: Value) -> str | None:
     """Recognizes `a > b or isnan(a)`, or with <; integers may omit the test for NaN."""
     is_float = dtype_of_element(body.block.arguments[0].tensor.element).kind == "float"
     candidates = [strict for strict, nan in body.either(flag, "or") if _is_nan(body, nan)]
     for candidate in candidates or ([] if is_float else [flag]):
-        if (extreme := _preferred_extreme(body, candidate, 2, greater="GT", less="LT")) is not None:
+        if (extreme := _find_preferred(body, candidate, 2, greater="GT", less="LT")) is not None:
             return extreme
     return None
 
@@ -274,12 +274,15 @@ def _is_nan(body: _Body, value: Value) -> bool:
 
 def _is_tie(body: _Body, value: Value) -> bool:
     for equal, before in body.either(value, "and"):
-        one, other = body.comparison(equal), body.comparison(before)
-        if one is None or other is None:
+        equality, order = body.comparison(equal), body.comparison(before)
+        if equality is None or order is None:
             continue
-        if one[0] != "EQ" or {body.argument(one[1]), body.argument(one[2])} != {0, 2}:
+        if equality[0] != "EQ" or {body.argument(equality[1]), body.argument(equality[2])} != {
+            0,
+            2,
+        }:
             continue
-        match other[0], body.argument(other[1]), body.argument(other[2]):
+        match order[0], body.argument(order[1]), body.argument(order[2]):
             case ("LT", 1, 3) | ("GT", 3, 1):
                 return True
     return False
@@ -299,15 +302,15 @@ def match_sort_keys(
     body = _Body(block, are_equal)
     left, right = block.arguments[::2], block.arguments[1::2]
     pairs = dict(zip(left, right, strict=True))
-    return _keys(body, block.returned[0], pairs)
+    return _match_keys(body, block.returned[0], pairs)
 
 
-def _keys(body: _Body, value: Value, pairs: Mapping[Value, Value]) -> list[SortKey] | None:
-    sort_key = _key(body, value, pairs)
+def _match_keys(body: _Body, value: Value, pairs: Mapping[Value, Value]) -> list[SortKey] | None:
+    sort_key = _match_key(body, value, pairs)
     if sort_key is not None:
         return [sort_key[0]]
     for decided, undecided in body.either(value, "or"):
-        first = _key(body, decided, pairs)
+        first = _match_key(body, decided, pairs)
         if first is None:
             continue
         key, compared = first
@@ -315,30 +318,30 @@ def _keys(body: _Body, value: Value, pairs: Mapping[Value, Value]) -> list[SortK
             same = body.comparison(equal)
             if same is None or same[0] != "EQ" or not _are_same(body, same[1:], compared):
                 continue
-            others = _keys(body, rest, pairs)
+            others = _match_keys(body, rest, pairs)
             if others is not None:
                 return [key, *others]
     return None
 
 
-def _key(
+def _match_key(
     body: _Body, value: Value, pairs: Mapping[Value, Value]
 ) -> tuple[SortKey, tuple[Value, Value]] | None:
     operation = body.maker(value, "compare")
     if operation is None:
         return None
     direction = operation.text("comparison_direction")
-    one, other = operation.operands
+    left, right = operation.operands
     if direction not in ("LT", "GT"):
         return None
-    if not body.mirrored(one, other, pairs):
-        one, other = other, one
+    if not body.is_mirrored(left, right, pairs):
+        left, right = right, left
         direction = "GT" if direction == "LT" else "LT"
-        if not body.mirrored(one, other, pairs):
+        if not body.is_mirrored(left, right, pairs):
             return None
     total = operation.attributes.get("compare_type") == "TOTALORDER"
-    block = body.computing(one, tuple(pairs))
-    return SortKey(block, direction == "GT", total), (one, other)
+    block = body.make_block(left, tuple(pairs))
+    return SortKey(block, direction == "GT", total), (left, right)
 
 
 def _are_same(body: _Body, left: Sequence[Value], right: Sequence[Value]) -> bool:
@@ -346,6 +349,6 @@ def _are_same(body: _Body, left: Sequence[Value], right: Sequence[Value]) -> boo
     first, second = left
     itself: dict[Value, Value] = {value: value for value in body.block.arguments}
     return any(
-        all(body.mirrored(a, b, itself) for a, b in zip(order, right, strict=True))
+        all(body.is_mirrored(a, b, itself) for a, b in zip(order, right, strict=True))
         for order in ((first, second), (second, first))
     )

@@ -21,12 +21,14 @@ from jax2tf_bridge.rewriting._patterns import (
     Rewritten,
     in_both_orders,
 )
-from jax2tf_bridge.rewriting._widening import BFLOAT16_BITS
 
 BIAS_ADD, RELU, RELU6, SQUARE = (
     f"tensorflow.{name}" for name in ("bias_add", "relu", "relu6", "square")
 )
 """Names of the operations. BIAS_ADD adds a vector along the last axis of its first operand."""
+
+BFLOAT16_BITS = "tensorflow.bfloat16_bits"
+"""Operation that converts bits to bfloat16, or bfloat16 to bits."""
 
 RANDOM_UNIT = "tensorflow.random_unit"
 """Operation that makes floats in [1, 2) from an integer with `fraction_bits` random bits."""
@@ -59,8 +61,8 @@ def _drop_identity(operation: Operation, matcher: Matcher) -> Replacement | None
     if dtype_of_element(result.tensor.element).kind not in kinds:
         return None
     orders = in_both_orders(operation)[: 1 if operation.name in _ORDERED else 2]
-    for value, other in orders:
-        number = matcher.number(other)
+    for value, constant in orders:
+        number = matcher.number(constant)
         if number != identity or value.type != result.type:
             continue
         if operation.name != "subtract" or not np.signbit(number):  # -0.0 - -0.0 is 0.0
@@ -81,16 +83,16 @@ def _choose_operand(select: Operation, matcher: Matcher) -> Replacement | None:
 
 
 def _simplify_maximum(maximum: Operation, matcher: Matcher) -> Operation | None:
-    for value, other in in_both_orders(maximum):
-        if value.tensor.element in _FLOATS and matcher.number(other) == 0:
+    for value, constant in in_both_orders(maximum):
+        if value.tensor.element in _FLOATS and matcher.number(constant) == 0:
             return dataclasses.replace(maximum, name=RELU, operands=(value,))
     return None
 
 
 def _simplify_minimum(minimum: Operation, matcher: Matcher) -> Operation | None:
-    for value, other in in_both_orders(minimum):
+    for value, constant in in_both_orders(minimum):
         relu = matcher.maker(value, RELU)
-        if relu is not None and matcher.number(other) == 6:
+        if relu is not None and matcher.number(constant) == 6:
             return dataclasses.replace(minimum, name=RELU6, operands=relu.operands)
     return None
 
@@ -122,13 +124,13 @@ _PRODUCTS = ("dot", "dot_general", "convolution", "dynamic_conv")
 
 
 def _simplify_add(add: Operation, matcher: Matcher) -> Operation | None:
-    for value, other in in_both_orders(add):
+    for value, bias in in_both_orders(add):
         kind = value.tensor
         if kind.element not in _FLOATS or not 2 <= len(kind.shape) <= _MAX_BIAS_AXES:
             continue
         if matcher.maker(value, *_PRODUCTS) is None:
             continue
-        vector = _find_vector(other, matcher)
+        vector = _find_vector(bias, matcher)
         if vector is not None and kind.shape[-1] is not None:
             return dataclasses.replace(add, name=BIAS_ADD, operands=(value, vector))
     return None

@@ -375,7 +375,6 @@ def _call_in_graph(
     *,
     refuses_bits: bool = False,
 ) -> list[tf.Tensor]:
-    # Imported lazily, because functions for XLA do not need these forty modules.
     from jax2tf_bridge.emitters import make_operations
 
     variables = checked.variables

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-_REFUSED_AT_SAVE = "it needs Bitcast, which no converter of graphs knows"
+_REFUSED_AT_SAVE = "it needs Bitcast, which no converter of graphs supports"
 
 # OpenVINO has no complex numbers outside its own pairs, no floats of 8 or 64 bits, and neither
 # 64-bit integers nor unsigned ones of fewer than 32; an output that is a constant loses its name.

@@ -118,6 +118,7 @@ def violations(source: str, module: str, *, is_package: bool = False) -> list[Vi
         *_third_parties(found, module),
         *_floors(found, module),
         *_private_modules(found, module),
+        *_rooms_of_emitters(found, module),
         *_private_names(nodes, found, module),
         *_private_attributes(nodes, module),
         *_computed_imports(found, module),
@@ -184,6 +185,24 @@ def _private_modules(found: ImportVisitor, module: str) -> Iterator[Violation]:
             if module != owner and not module.startswith(f"{owner}."):
                 rule = f"{entry.target} is private to {owner}: import from {owner}"
                 yield Violation(module, entry.line, rule)
+
+
+_OPERATIONS = re.compile(r"jax2tf_bridge\.emitters\.operations\b")
+_FORMULAS = re.compile(r"jax2tf_bridge\.emitters\.formulas\b")
+_BELOW_FORMULAS = re.compile(r"jax2tf_bridge\.emitters\.(_array|_ops|formulas)\b")
+
+
+def _rooms_of_emitters(found: ImportVisitor, module: str) -> Iterator[Violation]:
+    """Operations import the machinery and the formulas; the machinery imports no operation."""
+    if package_of(module) != "emitters" or _OPERATIONS.match(module):
+        return
+    for entry in found.imports:
+        target = entry.target
+        if _OPERATIONS.match(target) and module != "jax2tf_bridge.emitters._call_operations":
+            yield Violation(module, entry.line, f"the machinery must not import {target}")
+        is_of_emitters = package_of(target) == "emitters"
+        if _FORMULAS.match(module) and is_of_emitters and not _BELOW_FORMULAS.match(target):
+            yield Violation(module, entry.line, f"a formula must not import {target}")
 
 
 def _chain(node: ast.expr, aliases: dict[str, str]) -> str | None:

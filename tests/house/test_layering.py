@@ -161,6 +161,17 @@ REJECTED = [
         "private to jax2tf_bridge.saving.buckets",
     ),
     ("jax2tf_bridge.errors", "from jax2tf_bridge._utils._texts import some", "private to"),
+    # The rooms of emitters.
+    (
+        "jax2tf_bridge.emitters._movement",
+        "from jax2tf_bridge.emitters.operations import EMITTERS",
+        "the machinery must not import",
+    ),
+    (
+        "jax2tf_bridge.emitters.formulas.floats",
+        "from jax2tf_bridge.emitters._scope import Scope",
+        "a formula must not import",
+    ),
     # Private names.
     ("jax2tf_bridge.from_jax._x", "from jax._src import core", "private to JAX"),
     ("jax2tf_bridge.from_jax._x", "from jax import _src", "private to JAX"),
@@ -243,6 +254,11 @@ ACCEPTED = [
     ("jax2tf_bridge.from_jax._trace", "from shape_poly import Dim"),
     ("jax2tf_bridge.from_jax._trace", "from jax2tf_bridge.from_jax import _jax_compat"),
     ("jax2tf_bridge.from_jax", "from jax2tf_bridge.from_jax._trace import f"),
+    (
+        "jax2tf_bridge.emitters.operations._gather",
+        "from jax2tf_bridge.emitters._scope import Scope\n"
+        "from jax2tf_bridge.emitters.operations._indices import clamp",
+    ),
     ("jax2tf_bridge.from_jax._jax_compat", "from jax._src import core\nimport jaxlib"),
     ("jax2tf_bridge.from_jax._jax_compat_linalg", "import jax\nx = jax._src"),
     ("jax2tf_bridge.to_tensorflow._tf_compat", "from tensorflow.python.eager import x"),

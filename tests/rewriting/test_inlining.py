@@ -153,5 +153,5 @@ CALLS = """module {{
 def test_functions_that_call_themselves_are_refused() -> None:
     x = np.arange(3, dtype=np.float32)
     np.testing.assert_array_equal(run(CALLS.format(callee="b"), x)[0], x)
-    with pytest.raises(ModuleError, match="the module's functions call each other without an end"):
+    with pytest.raises(ModuleError, match="the module's functions call each other in a circle"):
         run(CALLS.format(callee="a"), x)

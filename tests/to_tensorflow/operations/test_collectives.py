@@ -87,7 +87,7 @@ SEVERAL = {
 @pytest.mark.parametrize("name", SEVERAL)
 def test_several_devices_are_refused(name: str) -> None:
     text = f"func.func @main(%x: KIND) -> KIND {{{SEVERAL[name]}\nreturn %y : KIND\n}}"
-    expected = f"stablehlo.{name}: it is between the devices [0, 1]"
+    expected = f"stablehlo.{name}: it connects the devices [0, 1]"
     with pytest.raises(ModuleError, match=re.escape(expected)):
         run(text.replace("KIND", KIND), X)
 

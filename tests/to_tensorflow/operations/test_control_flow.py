@@ -380,7 +380,7 @@ def test_functions_that_call_themselves_are_refused() -> None:
       return %y : tensor<f32>
     }
     """
-    with pytest.raises(ModuleError, match="call each other without an end"):
+    with pytest.raises(ModuleError, match="call each other in a circle"):
         run(text, np.float32(1))
 
 

@@ -105,6 +105,18 @@ def _computes_with_sizes(function: Any, spec: str, x: Any) -> tuple[list[Any], l
     return [np.asarray(result) for result in results], op_names(traced.graph)
 
 
+def test_scalars_are_moved_after_they_are_negated() -> None:
+    text = """
+    module { func.func @main(%x: tensor<1xf32>) -> tensor<3xf32> {
+      %c = stablehlo.constant dense<1.5> : tensor<f32>
+      %n = stablehlo.negate %c : tensor<f32>
+      %b = stablehlo.broadcast_in_dim %n, dims = [] : (tensor<f32>) -> tensor<2xf32>
+      %r = stablehlo.concatenate %b, %x, dim = 0 : (tensor<2xf32>, tensor<1xf32>) -> tensor<3xf32>
+      return %r : tensor<3xf32>
+    } }"""
+    np.testing.assert_array_equal(run(text, np.ones(1, np.float32))[0], [-1.5, -1.5, 1])
+
+
 @pytest.mark.parametrize("size", [5, 8, 9])
 def test_floor_division_of_sizes_is_one_operation(size: int) -> None:
     """JAX writes nine operations for it, that round towards zero, where a size may be negative."""

@@ -357,8 +357,8 @@ def test_what_needs_bits_is_refused_when_it_is_saved(tmp_path: Path) -> None:
     with pytest.raises(ModuleError) as caught:
         save(tmp_path / "model", signature, target=Target.converters())
     assert str(caught.value) == (
-        "f cannot be made of operations that converters know: stablehlo.bitcast_convert (at "
-        f"{__file__}:{line}): it needs Bitcast, which no converter of graphs knows. Write this "
+        "f cannot be made of operations that converters support: stablehlo.bitcast_convert (at "
+        f"{__file__}:{line}): it needs Bitcast, which no converter of graphs supports. Write this "
         "part of the function with other operations."
     )
     assert not (tmp_path / "model").exists()

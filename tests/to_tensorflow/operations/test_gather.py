@@ -16,8 +16,8 @@ from jax2tf_bridge.bytecode import Program
 
 # Private: an index of 64 bits shows only in arrays of gigabytes.
 from jax2tf_bridge.emitters._array import Array
-from jax2tf_bridge.emitters._indices import flat_index
 from jax2tf_bridge.emitters._scope import Scope
+from jax2tf_bridge.emitters.operations._indices import flatten_indices
 from jax2tf_bridge.to_tensorflow import to_tf
 from shape_poly import DimExpr
 from tests.to_tensorflow.operations.running import graph_of, op_names, portable_of, run
@@ -319,4 +319,4 @@ def test_positions_of_large_arrays_have_64_bits() -> None:
     scope = Scope("f", Program({}), {}, {"n": tf.constant(3)})
     index = Array("i32", (2,), known=np.array([1, 2], np.int32))
     for size, element in ((2**20, "i64"), (DimExpr.variable("n"), "i64"), (9, "i32")):
-        assert flat_index(scope, [index, index], (2**12, size)).element == element
+        assert flatten_indices(scope, [index, index], (2**12, size)).element == element

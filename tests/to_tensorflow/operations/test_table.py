@@ -4,7 +4,7 @@ from collections import Counter
 
 # Private: the rows are compared with the emitters.
 from jax2tf_bridge._operations import COMPOSITES, CUSTOM_CALLS, OPERATIONS
-from jax2tf_bridge.emitters._table import OPERATION_EMITTERS
+from jax2tf_bridge.emitters.operations import OPERATION_EMITTERS
 
 
 def test_each_row_has_one_emitter() -> None:
