@@ -10,7 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.coreml._loops import rewrite_loops
-from jax2tf_bridge.coreml._ranks import merge_axes
+from jax2tf_bridge.coreml._ranks import MAX_AXES, merge_axes
+from jax2tf_bridge.errors import UnsupportedByTargetError
 from jax2tf_bridge.frozen_graphs import FrozenGraph, GraphPort
 from jax2tf_bridge.to_tensorflow import freeze
 
@@ -31,7 +32,12 @@ def make_graph(frozen: FrozenGraph, shapes: Mapping[str, Sequence[int | None]]) 
     Args:
       frozen: the graph of the signature.
       shapes: the shapes of the inputs by name; scalars have the shape (1,).
+
+    Raises:
+      UnsupportedByTargetError: an array has too many axes.
     """
+    _check_axes("input", frozen.inputs)
+    _check_axes("output", frozen.outputs)
     graph = type(frozen.graph)()
     graph.CopyFrom(frozen.graph)
     _narrow(graph)
@@ -44,6 +50,18 @@ def make_graph(frozen: FrozenGraph, shapes: Mapping[str, Sequence[int | None]]) 
         narrowed = _inline(_import(narrowed, shapes), frozen)
     rewrite_loops(narrowed.graph)
     return _import(narrowed, shapes)
+
+
+def _check_axes(side: str, ports: Mapping[str, GraphPort]) -> None:
+    for name, port in ports.items():
+        if port.sizes is not None and len(port.sizes) > MAX_AXES:
+            raise UnsupportedByTargetError(
+                f"Core ML has arrays of at most {MAX_AXES} axes, and the {side} {name} has "
+                f"{len(port.sizes)}. Reshape it within the function, so that it crosses with "
+                "fewer axes.",
+                operation=side,
+                source=None,
+            )
 
 
 def _inline(function: Any, frozen: FrozenGraph) -> FrozenGraph:

@@ -53,9 +53,7 @@ class _Merger:
     def __init__(self, graph: Any) -> None:
         self._graph = graph
         self._library = {function.signature.name: function for function in graph.library.function}
-        # TensorFlow keeps functions by name until the process ends.
-        self._suffix = f"_merged_{next(_NUMBERS)}"
-        self.functions = FormFunctions(graph, self._suffix[1:])
+        self.functions = FormFunctions(graph, f"merged_{next(_NUMBERS)}")
         self.is_changed = False
 
     def merge_graph(self) -> None:
@@ -63,20 +61,18 @@ class _Merger:
         names = {name.removesuffix(":0"): shape for name, shape in shapes.items()}
         self._merge(self._graph.node, {**shapes, **names})
 
-    def _merge_function(self, reference: Any, arguments: Sequence[tf.TensorShape]) -> None:
-        """Merges the axes in a function, which gets another name.
-
-        Args:
-          reference: the attribute of a node that names it.
-          arguments: the shapes of its arguments.
-        """
-        name = reference.func.name
-        reference.func.name += self._suffix
-        if reference.func.name in self._library:
-            return
-        function = self._library[reference.func.name] = self._library[name]
-        shapes = self._infer_function(function, arguments)
+    def _copy_function(self, reference: Any) -> Any:
+        """Returns a copy of a function, and makes an attribute of a node name it."""
+        function = self._graph.library.function.add()
+        function.CopyFrom(self._library[reference.func.name])
+        # TensorFlow keeps functions by name until the process ends.
+        reference.func.name += f"_merged_{next(_NUMBERS)}"
         function.signature.name = reference.func.name
+        self._library[reference.func.name] = function
+        return function
+
+    def _merge_function(self, function: Any, arguments: Sequence[tf.TensorShape]) -> None:
+        shapes = self._infer_function(function, arguments)
         function.arg_attr.clear()
         self._merge(function.node_def, shapes)
 
@@ -99,15 +95,17 @@ class _Merger:
             operands = [shapes[name] for name in node.input if name[0] != "^"]
             results: Sequence[tf.TensorShape] = outputs.get(node.name, [])
             if node.op in _LOOPS:
-                results = self._find_loop_shapes(node, operands, results)
-                for attribute in ("cond", "body"):
-                    self._merge_function(node.attr[attribute], results)
+                condition, body = (self._copy_function(node.attr[a]) for a in ("cond", "body"))
+                results = self._find_loop_shapes(body, operands, results)
+                for function in (condition, body):
+                    self._merge_function(function, results)
                 protos = [_merge_shape(shape).as_proto() for shape in results]
                 del node.attr["output_shapes"].list.shape[:]
                 node.attr["output_shapes"].list.shape.extend(protos)
             elif node.op in _BRANCHES:
                 for attribute in ("then_branch", "else_branch"):
-                    self._merge_function(node.attr[attribute], operands[1:])
+                    branch = self._copy_function(node.attr[attribute])
+                    self._merge_function(branch, operands[1:])
                 protos = [_merge_shape(shape).as_proto() for shape in results]
                 del node.attr["output_shapes"].list.shape[:]
                 node.attr["output_shapes"].list.shape.extend(protos)
@@ -116,14 +114,24 @@ class _Merger:
                 self._replace(node, operands, results, makers)
 
     def _find_loop_shapes(
-        self, loop: Any, operands: Sequence[tf.TensorShape], results: Sequence[tf.TensorShape]
+        self, body: Any, operands: Sequence[tf.TensorShape], results: Sequence[tf.TensorShape]
     ) -> Sequence[tf.TensorShape]:
-        """Returns the shapes of a loop's values: of its operands, if the body keeps these."""
-        body = self._library[loop.attr["body"].func.name]
+        """Returns the shapes of a loop's values: of its operands, if the body keeps these.
+
+        coremltools refuses a loop if it cannot infer that the body keeps a shape. A value with many
+        axes keeps the known sizes with which the loop begins, as all values of StableHLO's loops.
+        """
         shapes = self._infer_function(body, operands)
         after = [shapes[body.ret[each.name]] for each in body.signature.output_arg]
-        are_kept = all(map(_is_same, operands, after))
-        return operands if are_kept else results
+        if all(map(_is_same, operands, after)):
+            return operands
+        kept = []
+        for place, operand in enumerate(operands):
+            is_fixed = _has_many_axes(operand) and operand.is_fully_defined()
+            kept.append(operand if is_fixed else results[place])
+            if is_fixed and not after[place].is_fully_defined():
+                _reshape_result(body, place, operand.as_list())
+        return kept
 
     def _replace(
         self,
@@ -269,6 +277,20 @@ def _merge_vector(shape: tf.Tensor, rank: int) -> tf.Tensor:
 
 def _is_same(one: tf.TensorShape, other: tf.TensorShape) -> bool:
     return one.rank is not None and other.rank is not None and one.as_list() == other.as_list()
+
+
+def _reshape_result(function: Any, place: int, sizes: Sequence[int]) -> None:
+    """Adds a reshape of a function's result, with the sizes of all of its axes."""
+    result = function.signature.output_arg[place]
+    name = f"reshaped_{result.name}"
+    shape = function.node_def.add(name=f"{name}/shape", op="Const")
+    shape.attr["dtype"].type = tf.int32.as_datatype_enum
+    shape.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(sizes, tf.int32))
+    node = function.node_def.add(name=name, op="Reshape")
+    node.input[:] = [function.ret[result.name], f"{shape.name}:output:0"]
+    node.attr["T"].type = result.type
+    node.attr["Tshape"].type = tf.int32.as_datatype_enum
+    function.ret[result.name] = f"{name}:output:0"
 
 
 def _infer_shapes(graph: Any) -> dict[str, tf.TensorShape]:

@@ -140,3 +140,9 @@ def test_an_operation_without_a_form_is_named_with_its_line() -> None:
     assert "Core ML has arrays of at most 5 axes, and Cumsum at " in str(caught.value)
     assert "test_ranks.py" in str(caught.value)
     assert "has (2, 2, 2, 3, 2, 3)" in str(caught.value)
+
+
+def test_inputs_and_outputs_have_at_most_five_axes() -> None:
+    expected = "Core ML has arrays of at most 5 axes, and the output output_0 has 6. Reshape it"
+    with pytest.raises(UnsupportedByTargetError, match=expected):
+        convert(split, None)

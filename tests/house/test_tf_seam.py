@@ -20,9 +20,11 @@ from jax2tf_bridge import (
     save_tfjs,
     to_tf,
 )
-from jax2tf_bridge.errors import ModuleError, SavingError, UnsupportedByTargetError
 
-# Private: a seam is what is tested.
+# Private: a seam is what is tested, and coremltools is not in the environment.
+from jax2tf_bridge.coreml._graph import make_graph
+from jax2tf_bridge.errors import ModuleError, SavingError, UnsupportedByTargetError
+from jax2tf_bridge.frozen_graphs import ModelRuntime, freeze_signatures
 from jax2tf_bridge.saving._variables import Weights
 from jax2tf_bridge.targets._tf_compat import SEAM as PORTABLE_SEAM
 from jax2tf_bridge.to_tensorflow import _tf_compat
@@ -193,6 +195,20 @@ def _without_value(without: Callable[[], None], portable: PortableFunction) -> N
     assert held()
 
 
+def _function_to_graph(without: Callable[[], None], portable: PortableFunction) -> None:
+    def loop(x: Any) -> Any:
+        return jax.lax.while_loop(lambda y: y.sum() < 9, lambda y: y * 2, x)
+
+    frozen = freeze_signatures(
+        Signature(loop, args=[np.ones(2, np.float32)]), None, None, ModelRuntime("Core ML", "save")
+    )
+    (signature,) = frozen.values()
+    make_graph(signature.graph, {"x": [2]})
+    without()
+    with pytest.raises(ModuleError, match="cannot read the functions of a graph"):
+        make_graph(signature.graph, {"x": [2]})
+
+
 BEHAVIOURS: dict[str, Callable[[Callable[[], None], PortableFunction], None]] = {
     "call_module": _call_module,
     "call_module_maximum_supported_version": _max_convention,
@@ -207,6 +223,7 @@ BEHAVIOURS: dict[str, Callable[[Callable[[], None], PortableFunction], None]] = 
     "stop_recording": _stop_recording,
     "UninitializedVariable": _without_value,
     "convert_variables_to_constants_v2": _freeze,
+    "function_def_to_graph_def": _function_to_graph,
 }
 
 
