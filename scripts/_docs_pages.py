@@ -104,7 +104,8 @@ def _read_names(package: str) -> dict[str, str]:
     tree, homes = _parse(_module_file(package)), _read_imports(_module_file(package))
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            return {name: homes.get(name, package) for name in ast.literal_eval(node.value)}
+            names = ast.literal_eval(node.value)
+            return {name: homes.get(name, (package, name))[0] for name in names}
     # The module of errors has no __all__, and also defines what their texts are made of.
     classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
     return {name: package for name in classes if re.fullmatch(r"[A-Z]\w+Error", name)}
@@ -159,15 +160,15 @@ def _resolve(package: str, name: str) -> tuple[str, str]:
         imports = _read_imports(path.with_suffix(".pyi") if package == PACKAGE else path)
         if name not in imports:
             break
-        package = imports[name]
+        package, name = imports[name]
     return package, name
 
 
 @functools.cache
-def _read_imports(path: Path) -> dict[str, str]:
-    """Maps each name that a module imports from another one to that module."""
+def _read_imports(path: Path) -> dict[str, tuple[str, str]]:
+    """Maps each name that a module imports from another one to that module and its name there."""
     return {
-        alias.asname or alias.name: node.module or ""
+        alias.asname or alias.name: (node.module or "", alias.name)
         for node in ast.walk(_parse(path))
         if isinstance(node, ast.ImportFrom)
         for alias in node.names

@@ -115,7 +115,7 @@ class _Model:
             "outputs": describe_ports(SignatureDefField.OUTPUTS),
         }
 
-    def read_signature(self, name: str, file: str) -> LiteRTSignature:
+    def read_signature(self, name: str, file: str) -> LiteRTSignatureGraph:
         tables = self.model.tables(ModelField.SIGNATURE_DEFS)
         by_name = {t.string(SignatureDefField.SIGNATURE_KEY) or "": t for t in tables}
         key = name if name in by_name or len(by_name) != 1 else next(iter(by_name))
@@ -136,7 +136,7 @@ class _Model:
                 _look_up(tensors, port, index)  # raises if there is no such tensor
             return {port.string(TensorMapField.NAME) or "": port.integer(index) for port in ports}
 
-        return LiteRTSignature(
+        return LiteRTSignatureGraph(
             key,
             number,
             read_ports(SignatureDefField.INPUTS),
@@ -228,7 +228,7 @@ class LiteRTGraph:
 
 
 @dataclass(frozen=True)
-class LiteRTSignature:
+class LiteRTSignatureGraph:
     """Signature of a LiteRT model, and the function behind it.
 
     Attributes:
@@ -246,7 +246,7 @@ class LiteRTSignature:
     graph: LiteRTGraph
 
 
-def read_litert_signature(data: bytes, name: str, file: str) -> LiteRTSignature:
+def read_litert_signature(data: bytes, name: str, file: str) -> LiteRTSignatureGraph:
     """Reads a signature of a LiteRT model.
 
     Args:

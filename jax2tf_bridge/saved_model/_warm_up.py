@@ -16,7 +16,7 @@ from typing import BinaryIO
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.saved_model._crc32c import crc32c, mask_checksum
 from jax2tf_bridge.saved_model._schema import ModelSpecField, PredictionLogField, RequestField
-from jax2tf_bridge.serialization import ProtoMessage
+from jax2tf_bridge.serialization import BYTES, ProtoMessage
 from jax2tf_bridge.storage import AnyPath
 
 _HEAD, _CHECKSUM = struct.Struct("<QI"), struct.Struct("<I")
@@ -82,17 +82,25 @@ class Request:
 
 def _iter_requests(record: ProtoMessage) -> Iterator[Request]:
     """Yields the predict requests in a record of the warm-up file; other kinds are skipped."""
-    for log in record.messages(PredictionLogField.PREDICT_LOG, "a predict request"):
-        for request in log.messages(PredictionLogField.REQUEST, "a predict request"):
+    for log in _iter_messages(record, PredictionLogField.PREDICT_LOG, "a predict request"):
+        for request in _iter_messages(log, PredictionLogField.REQUEST, "a predict request"):
             name = ""
-            for spec in request.messages(RequestField.MODEL_SPEC, "the model spec of a request"):
+            specs = _iter_messages(request, RequestField.MODEL_SPEC, "the model spec of a request")
+            for spec in specs:
                 name = spec.text_of(ModelSpecField.SIGNATURE_NAME) or name
             inputs = dict(
                 request.entry(field, "an input of a request")
                 for field in request.fields()
-                if field.number == RequestField.INPUTS
+                if field.number == RequestField.INPUTS and field.kind == BYTES
             )
             yield Request(name or SERVING_DEFAULT, inputs)
+
+
+def _iter_messages(message: ProtoMessage, number: int, place: str) -> Iterator[ProtoMessage]:
+    """Yields the messages in the fields of a number, and skips fields of other kinds."""
+    for field in message.fields():
+        if field.number == number and field.kind == BYTES:
+            yield message.message(field, place)
 
 
 def read_requests(folder: AnyPath) -> Iterator[Request]:

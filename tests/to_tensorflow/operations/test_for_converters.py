@@ -292,11 +292,11 @@ def test_no_check_and_no_unused_size_is_in_the_graph(tmp_path: Path) -> None:
 
     x, y = np.ones((4, 3), np.float32), np.arange(6, dtype=np.float32)
     options: dict[str, Any] = {"args": [x, y], "polymorphic_shapes": ["(b, 3)", "(b + 2,)"]}
-    open_shape = tf.TensorSpec([None, None], tf.float32)
+    inputs = {"x": tf.TensorSpec([None, None], tf.float32), "y": tf.TensorSpec(6, tf.float32)}
     processed = Signature(
         f,
         **options,
-        processing=Processing(preprocess=lambda x, y: (2 * x, y), inputs={"x": open_shape, "y": y}),
+        processing=Processing(preprocess=lambda x, y: (2 * x, y), inputs=inputs),
     )
     target = Target.converters()
     save(tmp_path / "model", {"f": Signature(f, **options), "twice": processed}, target=target)
