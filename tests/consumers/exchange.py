@@ -17,6 +17,9 @@ from tests.program_cases.answers import Reference
 SERVED = "mlp_captured"
 """The program whose SavedModel has a signature: float32 (b, 28) to (b, 10)."""
 
+EXAMPLE = "example.npz"
+"""File with the inputs of a model's example."""
+
 OPERATIONS = "operations-"
 """Prefix of the names of files for a target without XLA."""
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from jax2tf_bridge import Signature, Target, save
 from jax2tf_bridge.saving import SavedModel
-from tests.consumers.exchange import OPERATIONS, write_arrays
+from tests.consumers.exchange import EXAMPLE, OPERATIONS, write_arrays
 from tests.consumers.own_operations import without_xla
 from tests.models.model import Arguments, Built, Model, normal
 from tests.program_cases.reference import crossing
@@ -45,6 +45,8 @@ def save_model(
 def export_model(model: Model, folder: Path) -> None:
     """Writes `folder`/model, with XLA and without, and for each call what JAX answers.
 
+    The inputs of the example are written as well: all runtimes measure its time.
+
     The gradients are those of all floating-point arguments and weights, in the order of
     "sources" in model.json: first the arguments' leaves, then the weights by name.
     """
@@ -60,6 +62,8 @@ def export_model(model: Model, folder: Path) -> None:
         groups = {"inputs": list(map(crossing, inputs)), "results": results}
         groups |= {"cotangents": cotangents, "gradients": gradients}
         write_arrays(folder / f"call-{i}.npz", groups)
+    example = map(crossing, jax.tree_util.tree_leaves(built.example))
+    write_arrays(folder / EXAMPLE, {"inputs": list(example)})
     offered = saved.signatures[SIGNATURE]
     facts = {
         "calls": len(built.calls),

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tests.consumers.exchange import OPERATIONS, read_arrays
+from tests.consumers.exchange import EXAMPLE, OPERATIONS, read_arrays
 from tests.consumers.one_by_one import note_size, note_time
 from tests.consumers.own_operations import foreign_operations
 from tests.models.comparing import compare, largest
@@ -41,6 +41,9 @@ def _differences(folder: Path, name: str) -> Iterator[str]:
     note_size(name, folder / name)
     weights = [model.params[name] for name in facts["weights"]]
     signature = model.signatures["serving_default"]
+    example = map(tf.constant, read_arrays(folder / EXAMPLE)["inputs"])
+    call = functools.partial(signature, **dict(zip(facts["inputs"], example, strict=True)))
+    note_time(name, functools.partial(_read_results, call))
     for i in range(facts["calls"]):
         arrays = read_arrays(folder / f"call-{i}.npz")
         inputs = [tf.constant(array) for array in arrays["inputs"]]
@@ -51,10 +54,7 @@ def _differences(folder: Path, name: str) -> Iterator[str]:
         targets = [r for r in results if r.dtype.is_floating]
         cotangents = [tf.constant(c) for c in arrays["cotangents"]]
         gradients = tape.gradient(targets, sources, cotangents, tf.UnconnectedGradients.ZERO)
-        call = functools.partial(signature, **dict(zip(facts["inputs"], inputs, strict=True)))
-        named = call()
-        if i == 0:
-            note_time(name, functools.partial(_read_results, call))
+        named = signature(**dict(zip(facts["inputs"], inputs, strict=True)))
         tolerance = facts["tolerance"]
         names = facts["outputs"]
         answers = arrays["results"]
