@@ -71,14 +71,25 @@ WITH_EXAMPLES = sorted(name for name, path in SOURCES.items() if ">>>" in path.r
 # not by itself; the reason is not known.
 ALONE = {"docs/c-library.md", "docs/exporting-in-parallel.md", "docs/loading.md", "docs/models.md"}
 PLAYED = [page for page in PAGES if is_played(page.read_text())]
+# They take more than a second.
+SLOW_PAGES = {
+    *("docs/buckets.md", "docs/keras.md", "docs/learning-models.md", "docs/litert.md"),
+    *("docs/migrating.md", "docs/onnx-and-openvino.md", "docs/quantisation.md"),
+    *("docs/saving.md", "docs/scoring-many-rows.md", "docs/troubleshooting.md"),
+    *("docs/tutorials/classify-text.md", "docs/tutorials/fine-tune-in-keras.md"),
+    "docs/tutorials/from-orbax-export.md",
+}
 HERE = [
-    pytest.param(page, id=name)
+    pytest.param(page, id=name, marks=pytest.mark.slow if name in SLOW_PAGES else ())
     for page, name in zip(PAGES, IDS, strict=True)
     if name not in ALONE and page not in PLAYED and python_program(page.read_text())
 ]
 
-# Their doctests start processes that export.
-START_PROCESSES = {"jax2tf_bridge.parallel._export_many", "jax2tf_bridge.parallel._executors"}
+# Their doctests start processes that export, or a compiler or converter.
+SLOW_MODULES = {
+    *("jax2tf_bridge.parallel._export_many", "jax2tf_bridge.parallel._executors"),
+    *("jax2tf_bridge.c_library._compile", "jax2tf_bridge.litert._save"),
+}
 
 
 @pytest.mark.parametrize("page", HERE)
@@ -267,7 +278,7 @@ def test_readme_shows_the_two_commands_and_some_python() -> None:
 @pytest.mark.parametrize(
     "module",
     [
-        pytest.param(module, marks=pytest.mark.slow if module in START_PROCESSES else ())
+        pytest.param(module, marks=pytest.mark.slow if module in SLOW_MODULES else ())
         for module in WITH_EXAMPLES
     ],
 )
@@ -287,7 +298,7 @@ def test_modules_without_examples_can_be_imported() -> None:
 
 
 def test_modules_that_start_processes_are_there() -> None:
-    assert set(WITH_EXAMPLES) >= START_PROCESSES
+    assert set(WITH_EXAMPLES) >= SLOW_MODULES
 
 
 def test_some_doctests_were_found() -> None:

@@ -227,7 +227,17 @@ BEHAVIOURS: dict[str, Callable[[Callable[[], None], PortableFunction], None]] = 
 }
 
 
-@pytest.mark.parametrize("name", [entry.name for entry in SEAM])
+# They convert models to LiteRT.
+_SLOW = {"dynamic_update_slice", "get"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(entry.name, marks=pytest.mark.slow if entry.name in _SLOW else ())
+        for entry in SEAM
+    ],
+)
 def test_without_the_name(
     name: str, portable: PortableFunction, monkeypatch: pytest.MonkeyPatch
 ) -> None:

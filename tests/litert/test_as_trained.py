@@ -79,6 +79,7 @@ def test_accuracy_is_that_of_the_net() -> None:
         assert all(facts["accuracy"] > best - 0.01 for facts in by_runtime.values())
 
 
+@pytest.mark.slow
 def test_results_are_steps_away(params: dict[str, Any], tmp_path: Path) -> None:
     rounded = params["rounded"]
     signature = Signature(rounded_logits, args=[IMAGES], polymorphic_shapes="(b, 8, 8)")

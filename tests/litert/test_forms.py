@@ -14,6 +14,9 @@ import tensorflow as tf
 from jax2tf_bridge import save_litert
 from tests.litert.running import interpreter
 
+# All cases are converted at once, by the first.
+pytestmark = pytest.mark.slow
+
 R = tf.raw_ops
 INT32 = np.array([0, 1, -1, 2, 7, -8, 31, 1 << 30, -(1 << 31), (1 << 31) - 1, 12345678], np.int32)
 UINT32 = INT32.view(np.uint32)

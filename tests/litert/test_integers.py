@@ -80,6 +80,7 @@ def test_a_model_of_integers(tmp_path: Path, quantize: Any, most: float) -> None
     assert 0 < apart < most
 
 
+@pytest.mark.slow
 def test_places_of_extremes_in_int8_and_in_floats_for_int16(tmp_path: Path) -> None:
     expected = predict(PARAMS, IMAGES)
     for quantize, floats in (
@@ -107,6 +108,7 @@ def _refused(error: type[Exception], tmp_path: Path, function: Any, **options: A
     return str(caught.value)
 
 
+@pytest.mark.slow
 def test_what_integers_are_not_for(tmp_path: Path) -> None:
     text = _refused(SavingError, tmp_path, logits, quantize="float16", representative_data=None)
     assert text == (
@@ -129,6 +131,7 @@ def test_what_integers_are_not_for(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_model_far_from_the_functions_values_is_refused(tmp_path: Path) -> None:
     def wide(params: Any, images: Any) -> Any:
         large = jnp.stack([images, images + 9000], -1)  # 8 bits leave nothing of the images

@@ -43,13 +43,13 @@ def solve_by_columns(a: Any) -> Any:
 
 OPEN = "(b, n, n)"
 FUNCTIONS: dict[str, tuple[Callable[..., Any], str]] = {
-    "cholesky": (lambda a: jnp.linalg.cholesky(positive(a)), OPEN),
-    "cholesky of matrices that are not definite": (jnp.linalg.cholesky, OPEN),
     "qr": (lambda a: tuple(jnp.linalg.qr(a)), OPEN),
-    "solve": (lambda a: jnp.linalg.solve(a, jnp.ones((a.shape[-1], 2))), OPEN),
-    "triangular_solve": (solve_by_columns, OPEN),
 }
 SLOW: dict[str, tuple[Callable[..., Any], str]] = {
+    "cholesky": (lambda a: jnp.linalg.cholesky(positive(a)), OPEN),
+    "cholesky of matrices that are not definite": (jnp.linalg.cholesky, OPEN),
+    "solve": (lambda a: jnp.linalg.solve(a, jnp.ones((a.shape[-1], 2))), OPEN),
+    "triangular_solve": (solve_by_columns, OPEN),
     "eigh": (from_eigenvectors, "(b, 3, 3)"),
     "svd": (from_singular_vectors, "(b, 3, 3)"),
     "expm": (jax.scipy.linalg.expm, "(b, 3, 3)"),

@@ -96,6 +96,7 @@ def test_open_sizes_stay_open(two: LiteRTModel, rows: int) -> None:
     np.testing.assert_allclose(found, embed(PARAMS, x, 3), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("quantize", "share", "most"),
     [("dynamic_range", 0.5, 0.01), ("float16", 0.7, 1e-3), ("int8", 0.5, 0.05)],
@@ -118,6 +119,7 @@ def test_quantised(tmp_path: Path, quantize: Any, share: float, most: float) -> 
     assert 0 < apart < most
 
 
+@pytest.mark.slow
 def test_a_saved_model_gives_its_signatures(tmp_path: Path) -> None:
     both = {"for_xla": None, "without_xla": Target.widest(xla=False)}
     for name, target in both.items():
@@ -131,6 +133,7 @@ def test_a_saved_model_gives_its_signatures(tmp_path: Path) -> None:
         np.testing.assert_allclose(found, classify(PARAMS, X)["probabilities"], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_saved_model_with_buckets(tmp_path: Path) -> None:
     save(tmp_path / "m", SIGNATURES["classify"], params=PARAMS, buckets={"b": [1, 8]})
     with pytest.raises(
@@ -140,6 +143,7 @@ def test_a_saved_model_with_buckets(tmp_path: Path) -> None:
         save_litert(tmp_path / "a.tflite", tmp_path / "m")
 
 
+@pytest.mark.slow
 def test_a_file_of_a_function(tmp_path: Path) -> None:
     write_function(tmp_path / "f.jaxfn", export(lambda x: x[:, :2] + 1)(X))
     saved = save_litert(tmp_path / "f.tflite", tmp_path / "f.jaxfn")
@@ -190,6 +194,7 @@ def test_an_existing_file_is_replaced_if_asked_for(tmp_path: Path) -> None:
     np.testing.assert_array_equal(got, X + 1)
 
 
+@pytest.mark.slow
 def test_the_dtype_of_what_is_lacking_is_not_that_of_flags(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedByTargetError, match=r"tf\.SelectV2 of complex64 at "):
         save_litert(
@@ -394,6 +399,7 @@ def test_bits_are_counted_and_segments_of_floats_multiplied(tmp_path: Path) -> N
         np.testing.assert_allclose(found[name], expected, rtol=1e-6, err_msg=name, strict=True)
 
 
+@pytest.mark.slow
 def test_other_values_than_tensorflows_are_refused(two: LiteRTModel) -> None:
     right = np.asarray(classify(PARAMS, X)["probabilities"])
 
@@ -417,6 +423,7 @@ def test_other_values_than_tensorflows_are_refused(two: LiteRTModel) -> None:
         check_answers(two.path.read_bytes(), nan, (), is_quantized=True)
 
 
+@pytest.mark.slow
 def test_the_example_is_compared_with_tensorflow(tmp_path: Path) -> None:
     signature = Signature(lambda x, y: x / y, args=[X, X[:1] * 0 + 2], example={"y": X[:1] * 0 + 4})
     examples = make_example("f", signature, {"x": _served(X), "y": _served(X[:1])})
@@ -447,6 +454,7 @@ def test_atan2_of_a_number_and_an_array_of_open_sizes(tmp_path: Path) -> None:
     np.testing.assert_allclose(answers["output_0"], np.arctan2(np.float32(1), x), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_gradient_of_a_max_pool_of_open_sizes(tmp_path: Path) -> None:
     def sum_of_squares(x: Any) -> Any:
         windows = (1, 3, 2, 1), (1, 2, 2, 1)

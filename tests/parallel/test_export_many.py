@@ -321,6 +321,7 @@ print(records["shift"].out_tree.unflatten(iter([1, 2])))
     ]
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_is_reported_and_replaced(workers: ExportWorkers) -> None:
     """Two processes end and are replaced, so that other tests can share the workers."""
     jobs = {

@@ -108,6 +108,7 @@ def test_the_secret_of_a_worker_is_not_in_its_command(workers: ExportWorkers) ->
     assert [word for word in words[5:] if word] == []
 
 
+@pytest.mark.slow
 def test_a_call_that_takes_too_long_is_ended_and_kill_ends_what_runs() -> None:
     x = np.ones(2, np.float32)
     workers = ExportWorkers(1, timeout=2)

@@ -299,6 +299,7 @@ def test_keys_are_assigned_and_checkpointed(tmp_path: Path) -> None:
     np.testing.assert_allclose(model.step(X), expected_next, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_litert_runs_the_steps_of_a_saved_model(tmp_path: Path) -> None:
     save_step(tmp_path / "m", count)  # with a lock, which LiteRT does not have
     written = save_litert(tmp_path / "m.tflite", tmp_path / "m")

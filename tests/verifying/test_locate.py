@@ -211,6 +211,7 @@ def test_a_runtime_that_is_not_installed_is_named(
         verify(model, scaled, runtime=runtime, model=model)
 
 
+@pytest.mark.slow
 def test_a_model_of_other_names_is_an_error(model: Path, tmp_path: Path) -> None:
     file = tmp_path / "model.tflite"
     other = replace(SIGNATURE, output_names=["result"])
