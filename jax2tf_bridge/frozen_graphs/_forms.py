@@ -255,7 +255,7 @@ UNSIGNED: Mapping[str, Kernel] = MappingProxyType(
 """Kernels of uint32."""
 
 
-# Which nodes of a graph are replaced.
+# The choice of nodes to replace.
 
 
 _NARROW = (tf.int8, tf.uint8, tf.int16, tf.uint16)

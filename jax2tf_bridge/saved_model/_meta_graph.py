@@ -174,7 +174,7 @@ class SignaturePort:
 
     @property
     def has_default(self) -> bool:
-        """Whether callers may omit it."""
+        """Returns whether callers may omit the input."""
         return self.default is not None
 
 

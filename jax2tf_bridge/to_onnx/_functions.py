@@ -1,4 +1,4 @@
-"""What functions under TensorFlow's names need: registration, dtypes of kernels, conversions."""
+"""Shared parts of functions under TensorFlow's names: registration, dtypes, conversions."""
 
 from __future__ import annotations
 
