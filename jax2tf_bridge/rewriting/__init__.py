@@ -1,81 +1,36 @@
 """Rewrites StableHLO programs: tables of patterns, and passes that apply them."""
 
-from jax2tf_bridge.rewriting._fake_quantization import FAKE_QUANTIZE
-from jax2tf_bridge.rewriting._fusions import (
-    FLOOR_DIVIDE,
-    FLOOR_MODULO,
-    LOG_SOFTMAX,
-    SIGN_BITS,
-    SOFTMAX,
-)
-from jax2tf_bridge.rewriting._inlining import inline_calls
-from jax2tf_bridge.rewriting._operands import (
-    COMBINE,
-    DROP_AXES,
-    EXTREME_AND_INDEX,
-    INDEX_OPERANDS,
-    PLACES,
-    REDUCE,
-    has_reduction,
-)
-from jax2tf_bridge.rewriting._passes import Pass, passes_for_tensorflow, run_passes
-from jax2tf_bridge.rewriting._patterns import (
-    INVALID_OPERATION_ERRORS,
-    Matcher,
-    Pattern,
-    Replacement,
-    every_operation,
-    rewrite,
-)
-from jax2tf_bridge.rewriting._regions import (
-    Reducer,
-    SortKey,
-    match_reducers,
-    match_selected_extreme,
-    match_sort_keys,
-)
-from jax2tf_bridge.rewriting._simplifications import (
-    BFLOAT16_BITS,
-    BIAS_ADD,
-    RANDOM_UNIT,
-    RELU,
-    RELU6,
-    SQUARE,
-)
-
-__all__ = [
-    "BFLOAT16_BITS",
-    "BIAS_ADD",
-    "COMBINE",
-    "DROP_AXES",
-    "EXTREME_AND_INDEX",
-    "FAKE_QUANTIZE",
-    "FLOOR_DIVIDE",
-    "FLOOR_MODULO",
-    "INDEX_OPERANDS",
-    "INVALID_OPERATION_ERRORS",
-    "LOG_SOFTMAX",
-    "PLACES",
-    "RANDOM_UNIT",
-    "REDUCE",
-    "RELU",
-    "RELU6",
-    "SIGN_BITS",
-    "SOFTMAX",
-    "SQUARE",
-    "Matcher",
-    "Pass",
-    "Pattern",
-    "Reducer",
-    "Replacement",
-    "SortKey",
-    "every_operation",
-    "has_reduction",
-    "inline_calls",
-    "match_reducers",
-    "match_selected_extreme",
-    "match_sort_keys",
-    "passes_for_tensorflow",
-    "rewrite",
-    "run_passes",
-]
+from jax2tf_bridge.rewriting._fake_quantization import FAKE_QUANTIZE as FAKE_QUANTIZE
+from jax2tf_bridge.rewriting._fusions import FLOOR_DIVIDE as FLOOR_DIVIDE
+from jax2tf_bridge.rewriting._fusions import FLOOR_MODULO as FLOOR_MODULO
+from jax2tf_bridge.rewriting._fusions import LOG_SOFTMAX as LOG_SOFTMAX
+from jax2tf_bridge.rewriting._fusions import SIGN_BITS as SIGN_BITS
+from jax2tf_bridge.rewriting._fusions import SOFTMAX as SOFTMAX
+from jax2tf_bridge.rewriting._inlining import inline_calls as inline_calls
+from jax2tf_bridge.rewriting._operands import COMBINE as COMBINE
+from jax2tf_bridge.rewriting._operands import DROP_AXES as DROP_AXES
+from jax2tf_bridge.rewriting._operands import EXTREME_AND_INDEX as EXTREME_AND_INDEX
+from jax2tf_bridge.rewriting._operands import INDEX_OPERANDS as INDEX_OPERANDS
+from jax2tf_bridge.rewriting._operands import PLACES as PLACES
+from jax2tf_bridge.rewriting._operands import REDUCE as REDUCE
+from jax2tf_bridge.rewriting._operands import has_reduction as has_reduction
+from jax2tf_bridge.rewriting._passes import Pass as Pass
+from jax2tf_bridge.rewriting._passes import passes_for_tensorflow as passes_for_tensorflow
+from jax2tf_bridge.rewriting._passes import run_passes as run_passes
+from jax2tf_bridge.rewriting._patterns import INVALID_OPERATION_ERRORS as INVALID_OPERATION_ERRORS
+from jax2tf_bridge.rewriting._patterns import Matcher as Matcher
+from jax2tf_bridge.rewriting._patterns import Pattern as Pattern
+from jax2tf_bridge.rewriting._patterns import Replacement as Replacement
+from jax2tf_bridge.rewriting._patterns import every_operation as every_operation
+from jax2tf_bridge.rewriting._patterns import rewrite as rewrite
+from jax2tf_bridge.rewriting._regions import Reducer as Reducer
+from jax2tf_bridge.rewriting._regions import SortKey as SortKey
+from jax2tf_bridge.rewriting._regions import match_reducers as match_reducers
+from jax2tf_bridge.rewriting._regions import match_selected_extreme as match_selected_extreme
+from jax2tf_bridge.rewriting._regions import match_sort_keys as match_sort_keys
+from jax2tf_bridge.rewriting._simplifications import BFLOAT16_BITS as BFLOAT16_BITS
+from jax2tf_bridge.rewriting._simplifications import BIAS_ADD as BIAS_ADD
+from jax2tf_bridge.rewriting._simplifications import RANDOM_UNIT as RANDOM_UNIT
+from jax2tf_bridge.rewriting._simplifications import RELU as RELU
+from jax2tf_bridge.rewriting._simplifications import RELU6 as RELU6
+from jax2tf_bridge.rewriting._simplifications import SQUARE as SQUARE
