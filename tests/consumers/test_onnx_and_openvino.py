@@ -37,7 +37,7 @@ _PROGRAMS = frozenset(
         "conv_symbolic_image",
         "mlp_symbolic",
         "infinities",
-        "high_bits",
+        "constants",
     }
 )
 _PAGE = Path(__file__).parents[2] / "docs" / "onnx-and-openvino.md"

@@ -41,6 +41,20 @@ def _is_constant(x: ops.Tensor) -> bool:
     return True
 
 
+def compute_beside(constant: ops.Tensor, beside: ops.Tensor) -> ops.Tensor:
+    """Makes a tensor that is computed from constants depend on another one, which is not.
+
+    OpenVINO 2026.4 may write the result of an operation over a constant that it computed itself,
+    if that is the first operand. The next call then reads the result in place of the constant.
+    """
+    flag = ops.not_equal(beside, beside) if beside.dtype == ops.bool else ops.less(beside, beside)
+    if constant.dtype == ops.bool:
+        return ops.logical_or(flag, constant)
+    if constant.dtype.is_floating:  # a product keeps the sign of zeros
+        return ops.cast(ops.logical_not(flag), constant.dtype) * constant
+    return ops.cast(flag, constant.dtype) + constant
+
+
 def choose(flag: ops.Tensor, x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
     """Returns x where the flag is set, else y."""
     if get_builder() is not None or ops.executing_eagerly():  # other builders select exactly

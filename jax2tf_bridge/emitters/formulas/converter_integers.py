@@ -55,11 +55,7 @@ def find_high_bits(array: Array) -> np.ndarray | None:
 
 
 def compute_constant(numbers: np.ndarray, beside: ops.Tensor) -> ops.Tensor:
-    """Makes a constant of uint32 in each call, from zeros that another tensor becomes.
-
-    OpenVINO 2026.4 may write the result of an operation over a constant that it computed itself,
-    if that is the first operand. The next call then reads the result in place of the constant.
-    """
+    """Makes a constant of uint32 in each call, see `converter_forms.compute_beside`."""
     bits = ops.cast(beside, ops.uint32)
     zero = ops.bitwise.bitwise_xor(bits, bits)
     if np.all(numbers >= _SIGN):

@@ -6,6 +6,7 @@ machines differ.
 
 from __future__ import annotations
 
+import enum
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -59,14 +60,46 @@ def emit_elementwise(
 
 def _make_tensors(scope: Scope, operands: Arrays) -> list[ops.Tensor]:
     tensors = [scope.compact(array) for array in operands]
-    computed = [t for t, array in zip(tensors, operands, strict=True) if array.known is None]
-    if not scope.for_converters or not computed:
+    if not scope.for_converters or ops.executing_eagerly():
         return tensors
+    origins = [_find_origin(scope, tensor) for tensor in tensors]
+    if _Origin.INPUTS not in origins:
+        return tensors
+    beside = tensors[origins.index(_Origin.INPUTS)]
     for place, array in enumerate(operands):
         numbers = converter_integers.find_high_bits(array)
         if numbers is not None:
-            tensors[place] = converter_integers.compute_constant(numbers, computed[0])
+            tensors[place] = converter_integers.compute_constant(numbers, beside)
+        elif origins[place] is _Origin.COMPUTED:
+            tensors[place] = converter_forms.compute_beside(tensors[place], beside)
     return tensors
+
+
+class _Origin(enum.Enum):
+    """What a tensor is computed from: inputs, or constants, in OpenVINO when a model is loaded."""
+
+    INPUTS, COMPUTED, FOLDED = range(3)
+
+
+_FOLDED = frozenset(
+    {"Add", "AddV2", "BroadcastTo", "Cast", "ConcatV2", "Const", "ExpandDims", "Fill", "Identity"}
+    | {"Mul", "Neg", "Pack", "Range", "Reshape", "Slice", "Squeeze", "StridedSlice", "Sub"}
+    | {"Tile", "Transpose"}
+)
+"""Operations of constants that OpenVINO replaces by constants."""
+
+
+def _find_origin(scope: Scope, tensor: ops.Tensor) -> _Origin:
+    def find() -> _Origin:
+        kind, inputs = tensor.op.type, tensor.op.inputs
+        origins = {_find_origin(scope, each) for each in inputs}
+        if _Origin.INPUTS in origins or (not inputs and kind != "Const"):
+            return _Origin.INPUTS
+        is_folded = _Origin.COMPUTED not in origins and kind in _FOLDED
+        return _Origin.FOLDED if is_folded else _Origin.COMPUTED
+
+    origin: _Origin = scope.cache.get_or_make(("origin", tensor.op), find)
+    return origin
 
 
 def _apply_wider(
