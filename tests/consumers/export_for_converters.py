@@ -215,6 +215,7 @@ def compute_with_constants(x: Any) -> dict[str, Any]:
         "quotient": high // x,
         "shifted": high >> (x & 7),
         "mixed": mixed + x,
+        "masked": bits.astype(jnp.uint32) * x,
         "waves": jnp.sin(bits * 1e-3) - (x >> 8).astype(jnp.float32),
         "key": jax.random.key_data(jax.random.fold_in(jax.random.key(x[0]), high)),
     }

@@ -47,12 +47,17 @@ def compute_beside(constant: ops.Tensor, beside: ops.Tensor) -> ops.Tensor:
     OpenVINO 2026.4 may write the result of an operation over a constant that it computed itself,
     if that is the first operand. The next call then reads the result in place of the constant.
     """
-    flag = ops.not_equal(beside, beside) if beside.dtype == ops.bool else ops.less(beside, beside)
+    if beside.dtype.is_integer:  # ONNX Runtime does not compare all of them
+        never = ops.cast(ops.bitwise.bitwise_xor(beside, beside), ops.bool)
+    elif beside.dtype == ops.bool:
+        never = ops.not_equal(beside, beside)
+    else:
+        never = ops.less(beside, beside)
     if constant.dtype == ops.bool:
-        return ops.logical_or(flag, constant)
+        return ops.logical_or(never, constant)
     if constant.dtype.is_floating:  # a product keeps the sign of zeros
-        return ops.cast(ops.logical_not(flag), constant.dtype) * constant
-    return ops.cast(flag, constant.dtype) + constant
+        return ops.cast(ops.logical_not(never), constant.dtype) * constant
+    return ops.cast(never, constant.dtype) + constant
 
 
 def choose(flag: ops.Tensor, x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:

@@ -47,26 +47,6 @@ def constant(array: np.ndarray) -> ops.Tensor:
     return ops.bitwise.bitwise_or(ops.constant(array & np.uint32(_SIGN - 1)), has_sign * sign)
 
 
-def find_high_bits(array: Array) -> np.ndarray | None:
-    """Returns the numbers of a known array of uint32, if any of them is 2**31 or more."""
-    numbers = array.numbers
-    is_high = numbers is not None and numbers.dtype == np.uint32 and np.any(numbers >= _SIGN)
-    return numbers if is_high else None
-
-
-def compute_constant(numbers: np.ndarray, beside: ops.Tensor) -> ops.Tensor:
-    """Makes a constant of uint32 in each call, see `converter_forms.compute_beside`."""
-    bits = ops.cast(beside, ops.uint32)
-    zero = ops.bitwise.bitwise_xor(bits, bits)
-    if np.all(numbers >= _SIGN):
-        return ops.bitwise.invert(ops.bitwise.bitwise_or(zero, ops.constant(~numbers)))
-    sign = ops.bitwise.left_shift(
-        ops.bitwise.bitwise_or(zero, ops.constant(numbers >> np.uint32(31))),
-        constant_like(zero, 31),
-    )
-    return ops.bitwise.bitwise_or(sign, ops.constant(numbers & np.uint32(_SIGN - 1)))
-
-
 def select(flag: ops.Tensor, x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
     """Returns x where the flag is set, else y."""
     return y + (x - y) * ops.cast(flag, x.dtype)

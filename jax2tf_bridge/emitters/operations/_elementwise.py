@@ -66,17 +66,14 @@ def _make_tensors(scope: Scope, operands: Arrays) -> list[ops.Tensor]:
     if _Origin.INPUTS not in origins:
         return tensors
     beside = tensors[origins.index(_Origin.INPUTS)]
-    for place, array in enumerate(operands):
-        numbers = converter_integers.find_high_bits(array)
-        if numbers is not None:
-            tensors[place] = converter_integers.compute_constant(numbers, beside)
-        elif origins[place] is _Origin.COMPUTED:
-            tensors[place] = converter_forms.compute_beside(tensors[place], beside)
-    return tensors
+    return [
+        converter_forms.compute_beside(tensor, beside) if origin is _Origin.COMPUTED else tensor
+        for tensor, origin in zip(tensors, origins, strict=True)
+    ]
 
 
 class _Origin(enum.Enum):
-    """What a tensor is computed from: inputs, or constants, in OpenVINO when a model is loaded."""
+    """Origin of a tensor: inputs, or constants that OpenVINO computes or folds when it loads."""
 
     INPUTS, COMPUTED, FOLDED = range(3)
 
