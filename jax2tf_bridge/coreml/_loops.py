@@ -10,13 +10,13 @@ constant for its results, so each becomes a GatherV2.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-_LOOPS = frozenset({"StatelessWhile", "While"})
-_BRANCHES = frozenset({"If", "StatelessIf"})
+LOOPS = frozenset({"StatelessWhile", "While"})
+BRANCHES = frozenset({"If", "StatelessIf"})
 _INT32 = tf.int32.as_datatype_enum
 _DROPPED = ("counter", "limit")
 """The first two values of a loop."""
@@ -48,11 +48,11 @@ class _Rewriter:
           returned: the results of the function by name; None for the graph.
         """
         for node in list(nodes):
-            if node.op in _BRANCHES:
+            if node.op in BRANCHES:
                 for attribute in ("then_branch", "else_branch"):
                     _name_results(self._copy(node.attr[attribute].func), 0)
                 _read_by_identities(node, nodes, returned, node.attr["Tout"].list.type, 0)
-            elif node.op in _LOOPS:
+            elif node.op in LOOPS:
                 node.op = "StatelessWhile"
                 self._rewrite_loop(node, nodes, returned)
             elif node.op == "Unpack":
@@ -89,7 +89,7 @@ class _Rewriter:
             loop.attr["output_shapes"].list.shape.extend([*scalars, *shapes])
         operands = []
         for name in _DROPPED:
-            operand = _add_constant(nodes, f"{name}_of_{loop.name}", 0)
+            operand = add_constant(nodes, f"{name}_of_{loop.name}", 0)
             operands.append(operand if returned is None else f"{operand}:output:0")
         loop.input[:] = [*operands, *loop.input]
         _read_by_identities(loop, nodes, returned, dtypes, len(_DROPPED))
@@ -160,7 +160,7 @@ def _unpack_by_gathers(node: Any, nodes: Any, returned: MutableMapping[str, str]
     for number, reader in readers.items():
         operands = []
         for name, value in (("place", number), ("axis", node.attr["axis"].i)):
-            operand = _add_constant(nodes, f"{name}_of_{reader.name}", value)
+            operand = add_constant(nodes, f"{name}_of_{reader.name}", value)
             operands.append(operand if returned is None else f"{operand}:output:0")
         reader.op = "GatherV2"
         reader.input[:] = [node.input[0], *operands]
@@ -171,7 +171,8 @@ def _unpack_by_gathers(node: Any, nodes: Any, returned: MutableMapping[str, str]
     nodes.remove(node)
 
 
-def _add_constant(nodes: Any, name: str, value: int) -> str:
+def add_constant(nodes: Any, name: str, value: int | Sequence[int]) -> str:
+    """Adds a constant of int32; returns its name."""
     node = nodes.add(name=name, op="Const")
     node.attr["dtype"].type = _INT32
     node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, tf.int32))

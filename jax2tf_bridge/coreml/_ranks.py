@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
+from jax2tf_bridge.coreml._loops import BRANCHES, LOOPS, add_constant
 from jax2tf_bridge.emitters import find_source_line
 from jax2tf_bridge.errors import UnsupportedByTargetError
 from jax2tf_bridge.to_tensorflow import FormFunctions, Kernel, find_attribute, make_form, tf_compat
@@ -24,8 +25,6 @@ from jax2tf_bridge.to_tensorflow import FormFunctions, Kernel, find_attribute, m
 MAX_AXES = 5
 _Size: TypeAlias = "int | tf.Tensor"
 _NUMBERS: Iterator[int] = itertools.count()
-_LOOPS = frozenset({"StatelessWhile", "While"})
-_BRANCHES = frozenset({"If", "StatelessIf"})
 
 
 def merge_axes(graph: Any, inputs: Mapping[str, tf.TensorShape]) -> bool:
@@ -71,8 +70,7 @@ class _Merger:
         self._library[reference.func.name] = function
         return function
 
-    def _merge_function(self, function: Any, arguments: Sequence[tf.TensorShape]) -> None:
-        shapes = self._infer_function(function, arguments)
+    def _merge_function(self, function: Any, shapes: Mapping[str, tf.TensorShape]) -> None:
         function.arg_attr.clear()
         self._merge(function.node_def, shapes)
 
@@ -94,43 +92,41 @@ class _Merger:
         for node in nodes:
             operands = [shapes[name] for name in node.input if name[0] != "^"]
             results: Sequence[tf.TensorShape] = outputs.get(node.name, [])
-            if node.op in _LOOPS:
-                condition, body = (self._copy_function(node.attr[a]) for a in ("cond", "body"))
-                results = self._find_loop_shapes(body, operands, results)
-                for function in (condition, body):
-                    self._merge_function(function, results)
-                protos = [_merge_shape(shape).as_proto() for shape in results]
-                del node.attr["output_shapes"].list.shape[:]
-                node.attr["output_shapes"].list.shape.extend(protos)
-            elif node.op in _BRANCHES:
+            if node.op in LOOPS:
+                results = self._merge_loop(node, operands, results)
+                _set_output_shapes(node, results)
+            elif node.op in BRANCHES:
                 for attribute in ("then_branch", "else_branch"):
                     branch = self._copy_function(node.attr[attribute])
-                    self._merge_function(branch, operands[1:])
-                protos = [_merge_shape(shape).as_proto() for shape in results]
-                del node.attr["output_shapes"].list.shape[:]
-                node.attr["output_shapes"].list.shape.extend(protos)
+                    self._merge_function(branch, self._infer_function(branch, operands[1:]))
+                _set_output_shapes(node, results)
             elif any(map(_has_many_axes, (*operands, *results))):
                 self.is_changed = True
                 self._replace(node, operands, results, makers)
 
-    def _find_loop_shapes(
-        self, body: Any, operands: Sequence[tf.TensorShape], results: Sequence[tf.TensorShape]
+    def _merge_loop(
+        self, loop: Any, operands: Sequence[tf.TensorShape], results: Sequence[tf.TensorShape]
     ) -> Sequence[tf.TensorShape]:
-        """Returns the shapes of a loop's values: of its operands, if the body keeps these.
+        """Merges the axes in a loop's functions; returns the shapes of its values.
+
+        They are those of the operands, if the body keeps these.
 
         coremltools refuses a loop if it cannot infer that the body keeps a shape. A value with many
         axes keeps the known sizes with which the loop begins, as all values of StableHLO's loops.
         """
+        condition, body = (self._copy_function(loop.attr[name]) for name in ("cond", "body"))
         shapes = self._infer_function(body, operands)
         after = [shapes[body.ret[each.name]] for each in body.signature.output_arg]
-        if all(map(_is_same, operands, after)):
-            return operands
-        kept = []
-        for place, operand in enumerate(operands):
-            is_fixed = _has_many_axes(operand) and operand.is_fully_defined()
-            kept.append(operand if is_fixed else results[place])
-            if is_fixed and not after[place].is_fully_defined():
-                _reshape_result(body, place, operand.as_list())
+        kept = list(operands)
+        if not all(map(_is_same, operands, after)):
+            for place, operand in enumerate(operands):
+                if not (_has_many_axes(operand) and operand.is_fully_defined()):
+                    kept[place] = results[place]
+                elif not after[place].is_fully_defined():
+                    _reshape_result(body, place, operand.as_list())
+            shapes = self._infer_function(body, kept)
+        self._merge_function(condition, self._infer_function(condition, kept))
+        self._merge_function(body, shapes)
         return kept
 
     def _replace(
@@ -275,19 +271,22 @@ def _merge_vector(shape: tf.Tensor, rank: int) -> tf.Tensor:
     return tf.concat([leading, shape[n_leading:]], 0)
 
 
-def _is_same(one: tf.TensorShape, other: tf.TensorShape) -> bool:
-    return one.rank is not None and other.rank is not None and one.as_list() == other.as_list()
+def _is_same(left: tf.TensorShape, right: tf.TensorShape) -> bool:
+    return None not in (left.rank, right.rank) and left.as_list() == right.as_list()
+
+
+def _set_output_shapes(node: Any, shapes: Sequence[tf.TensorShape]) -> None:
+    del node.attr["output_shapes"].list.shape[:]
+    node.attr["output_shapes"].list.shape.extend(_merge_shape(each).as_proto() for each in shapes)
 
 
 def _reshape_result(function: Any, place: int, sizes: Sequence[int]) -> None:
     """Adds a reshape of a function's result, with the sizes of all of its axes."""
     result = function.signature.output_arg[place]
     name = f"reshaped_{result.name}"
-    shape = function.node_def.add(name=f"{name}/shape", op="Const")
-    shape.attr["dtype"].type = tf.int32.as_datatype_enum
-    shape.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(sizes, tf.int32))
+    shape = add_constant(function.node_def, f"{name}/shape", sizes)
     node = function.node_def.add(name=name, op="Reshape")
-    node.input[:] = [function.ret[result.name], f"{shape.name}:output:0"]
+    node.input[:] = [function.ret[result.name], f"{shape}:output:0"]
     node.attr["T"].type = result.type
     node.attr["Tshape"].type = tf.int32.as_datatype_enum
     function.ret[result.name] = f"{name}:output:0"
@@ -470,19 +469,19 @@ def _gather(op: _Operation) -> Kernel:
         raise op.refuse()
 
     def call(x: tf.Tensor, indices: tf.Tensor, _: tf.Tensor) -> tf.Tensor:
-        sizes, taken = op.find_sizes(0, x), op.find_sizes(1, indices)
+        sizes, index_sizes = op.find_sizes(0, x), op.find_sizes(1, indices)
         rows = tf.gather(_along(x, sizes, axis), tf.reshape(indices, [-1]), axis=1)
-        return _store(rows, [*sizes[:axis], *taken, *sizes[axis + 1 :]])
+        return _store(rows, [*sizes[:axis], *index_sizes, *sizes[axis + 1 :]])
 
     return call
 
 
 def _gather_nd(op: _Operation) -> Kernel:
     def call(x: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
-        sizes, taken = op.find_sizes(0, x), op.find_sizes(1, indices)
-        places, rest = _flatten_places(op, indices, sizes, taken)
+        sizes, index_sizes = op.find_sizes(0, x), op.find_sizes(1, indices)
+        places, rest = _flatten_places(op, indices, sizes, index_sizes)
         rows = tf.gather(_reshape_to(x, [-1, math.prod(rest)]), places)
-        return _store(rows, [*taken[:-1], *rest])
+        return _store(rows, [*index_sizes[:-1], *rest])
 
     return call
 
@@ -499,8 +498,8 @@ _SCATTERS: Mapping[str, Kernel] = MappingProxyType(
 
 def _scatter(op: _Operation) -> Kernel:
     def call(x: tf.Tensor, indices: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
-        sizes, taken = op.find_sizes(0, x), op.find_sizes(1, indices)
-        places, rest = _flatten_places(op, indices, sizes, taken)
+        sizes, index_sizes = op.find_sizes(0, x), op.find_sizes(1, indices)
+        places, rest = _flatten_places(op, indices, sizes, index_sizes)
         rows, new_rows = (_reshape_to(each, [-1, math.prod(rest)]) for each in (x, new))
         return _store(_SCATTERS[op.node.op](rows, places[:, None], new_rows), sizes)
 
@@ -520,7 +519,7 @@ def _scatter_zeros(op: _Operation) -> Kernel:
 
 
 def _flatten_places(
-    op: _Operation, indices: tf.Tensor, sizes: Sequence[_Size], taken: Sequence[_Size]
+    op: _Operation, indices: tf.Tensor, sizes: Sequence[_Size], index_sizes: Sequence[_Size]
 ) -> tuple[tf.Tensor, Sequence[_Size]]:
     """Makes indices of the first axes into indices of one axis.
 
@@ -528,12 +527,12 @@ def _flatten_places(
       op: the operation.
       indices: its indices, whose last axis has one index for each of the first axes.
       sizes: the sizes of the array.
-      taken: the sizes of the indices.
+      index_sizes: the sizes of the indices.
 
     Returns:
       The indices as a vector, and the sizes of the other axes of the array.
     """
-    depth = taken[-1]
+    depth = index_sizes[-1]
     if not isinstance(depth, int):
         raise op.refuse()
     flat = tf.reshape(indices, [-1, depth])
@@ -641,7 +640,7 @@ def _expand(op: _Operation, place: int, x: tf.Tensor) -> tf.Tensor:
     return _store(x, sizes) if axes else x
 
 
-_SAME_ORDER = frozenset({"EnsureShape", "Identity", "PreventGradient", "Snapshot", "StopGradient"})
+_SAME_ORDER = frozenset({"Identity", "PreventGradient", "Snapshot", "StopGradient"})
 _ELEMENTWISE = frozenset(
     {"Abs", "Acos", "Acosh", "Add", "AddV2", "Asin", "Asinh", "Atan", "Atan2", "Atanh", "Cast"}
     | {"Ceil", "Cos", "Cosh", "Elu", "Equal", "Erf", "Exp", "Expm1", "Floor", "FloorDiv"}
