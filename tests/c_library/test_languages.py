@@ -107,6 +107,26 @@ def test_programs_in_c_and_cpp(tmp_path: Path) -> None:
     run(["g++", *WARNINGS, *plain, f"-I{library}", app / "page.cc"])
 
 
+@pytest.mark.checkout
+@pytest.mark.parametrize("flags", [[], ["-march=native"]], ids=["any-processor", "this-processor"])
+def test_products_of_every_processor(tmp_path: Path, flags: list[str]) -> None:
+    """Runs the kernels that programs choose from at run time, as far as this processor can."""
+    program = tmp_path / "products"
+    runtime = ROOT / "jax2tf_bridge" / "c_library" / "runtime"
+    command = ["g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", *flags, f"-I{runtime}"]
+    run([*command, PROGRAMS / "products.cc", "-o", program])
+    first, *others = run([program]).splitlines()
+    assert first == "compiled_for"
+    if flags or platform.machine() != "x86_64":
+        assert others == []
+        return
+    processor = Path("/proc/cpuinfo").read_text()
+    kinds = {"avx2": 6, "avx512f": 12}
+    lanes = [kind for kind in kinds if f" {kind} " in processor]
+    columns = kinds[lanes[-1]] if lanes else 4
+    assert others == [*(kind.rstrip("f") for kind in lanes), f"chosen: {columns} columns"]
+
+
 def test_another_machine(tmp_path: Path) -> None:
     compiler, emulator = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64")
     if platform.machine() != "x86_64" or compiler is None or emulator is None:

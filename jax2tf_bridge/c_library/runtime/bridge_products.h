@@ -16,6 +16,39 @@
 #include "bridge_threads.h"
 #endif
 
+// The processor that this library is compiled for.
+#define BRIDGE_PROCESSOR compiled_for
+#define BRIDGE_TARGET
+#if defined(__AVX512F__)
+#define BRIDGE_VECTOR_BYTES 64
+#define BRIDGE_COLUMNS 12
+#elif defined(__AVX__)
+#define BRIDGE_VECTOR_BYTES 32
+#define BRIDGE_COLUMNS 6
+#elif defined(__aarch64__)
+#define BRIDGE_VECTOR_BYTES 16
+#define BRIDGE_COLUMNS 12
+#else
+#define BRIDGE_VECTOR_BYTES 16
+#define BRIDGE_COLUMNS 4
+#endif
+#include "bridge_kernels.h"
+
+// A library for all processors of this kind looks at run time which vectors the processor has.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__AVX__)
+#define JAX2TF_BRIDGE_CHOOSES_PROCESSOR
+#define BRIDGE_PROCESSOR avx2
+#define BRIDGE_TARGET __attribute__((target("avx2,fma")))
+#define BRIDGE_VECTOR_BYTES 32
+#define BRIDGE_COLUMNS 6
+#include "bridge_kernels.h"
+#define BRIDGE_PROCESSOR avx512
+#define BRIDGE_TARGET __attribute__((target("avx512f")))
+#define BRIDGE_VECTOR_BYTES 64
+#define BRIDGE_COLUMNS 12
+#include "bridge_kernels.h"
+#endif
+
 namespace Eigen {
 class ThreadPoolDevice;
 using Index = std::ptrdiff_t;
@@ -25,20 +58,6 @@ namespace xla::cpu::internal {
 
 using DoneCallback = absl::AnyInvocable<void()>;
 
-// Columns of the result that are computed together, each in two vectors: as many as registers hold.
-#if defined(__AVX512F__)
-constexpr int64_t kVectorBytes = 64, kColumns = 12;
-#elif defined(__AVX__)
-constexpr int64_t kVectorBytes = 32, kColumns = 6;
-#elif defined(__aarch64__)
-constexpr int64_t kVectorBytes = 16, kColumns = 12;
-#else
-constexpr int64_t kVectorBytes = 16, kColumns = 4;
-#endif
-// Columns that are computed together when fewer than kColumns are left.
-constexpr int64_t kFewColumns = 4;
-// Terms of a sum that are added before the next columns, so that they stay in the cache.
-constexpr int64_t kTerms = 12288 / kVectorBytes;
 // Memory for the patches of a block of pixels, so that they stay in the cache.
 constexpr int64_t kPatchBytes = 128 << 10;
 
@@ -66,98 +85,24 @@ ABSL_ATTRIBUTE_ALWAYS_INLINE void SplitWork([[maybe_unused]] Pool* pool, int64_t
   for (int64_t first = 0; first < size; first += part) work(first, std::min(part, size - first));
 }
 
+// Product of matrices for a processor: columns and rows of the result are computed in these units.
 template <typename T>
-struct Vector {
-  typedef T type __attribute__((vector_size(kVectorBytes)));
+struct Product {
+  decltype(&compiled_for::ComputeProduct<T>) compute;
+  int64_t columns, rows;
 };
 
+// Returns the product for the processor that runs this.
 template <typename T>
-T Load(const void* source) {
-  T value;
-  std::memcpy(&value, source, sizeof value);
-  return value;
-}
-
-// Computes a * b in `columns` columns of two vectors, or adds it to them: a [terms, rows] with the
-// stride lda, b [columns, terms] with the strides ldb and step. There is at least one term.
-template <typename T, int64_t columns>
-void ComputeTile(T* out, int64_t ldc, const T* a, int64_t lda, const T* b, int64_t ldb,
-                 int64_t step, int64_t terms, bool adds) {
-  using V = typename Vector<T>::type;
-  constexpr int64_t lanes = kVectorBytes / sizeof(T);
-  V sums[columns][2] = {};
-#pragma GCC unroll 16
-  for (int64_t j = 0; adds && j < columns; ++j) {
-    sums[j][0] = Load<V>(out + j * ldc);
-    sums[j][1] = Load<V>(out + j * ldc + lanes);
-  }
-  do {
-    const V low = Load<V>(a), high = Load<V>(a + lanes);
-#pragma GCC unroll 16
-    for (int64_t j = 0; j < columns; ++j) {
-      const T factor = b[j * ldb];
-      sums[j][0] += low * factor;
-      sums[j][1] += high * factor;
-    }
-    a += lda;
-    b += step;
-  } while (--terms > 0);
-#pragma GCC unroll 16
-  for (int64_t j = 0; j < columns; ++j) {
-    std::memcpy(out + j * ldc, &sums[j][0], kVectorBytes);
-    std::memcpy(out + j * ldc + lanes, &sums[j][1], kVectorBytes);
-  }
-}
-
-// Computes rows of two vectors in all columns, or adds to them.
-template <typename T>
-void ComputeRows(T* out, int64_t ldc, const T* a, int64_t lda, const T* b, int64_t ldb,
-                 int64_t step, int64_t columns, int64_t terms, bool adds) {
-  for (int64_t j = 0; j < columns;) {
-    const int64_t rest = columns - j;
-    const int64_t width = rest >= kColumns ? kColumns : rest >= kFewColumns ? kFewColumns : 1;
-    const auto compute = width == kColumns      ? ComputeTile<T, kColumns>
-                         : width == kFewColumns ? ComputeTile<T, kFewColumns>
-                                                : ComputeTile<T, 1>;
-    compute(out + j * ldc, ldc, a, lda, b + j * ldb, ldb, step, terms, adds);
-    j += width;
-  }
-}
-
-// Computes out [columns, rows] = a * b: a [terms, rows], b [columns, terms].
-template <typename T>
-void ComputeProduct(T* out, int64_t ldc, const T* a, int64_t lda, const T* b, int64_t ldb,
-                    int64_t step, int64_t rows, int64_t columns, int64_t terms) {
-  if (terms == 0 || !std::is_arithmetic_v<T>) {
-    for (int64_t j = 0; j < columns; ++j) {
-      std::fill_n(out + j * ldc, rows, T(0));
-      for (int64_t p = 0; p < terms; ++p)
-        for (int64_t i = 0; i < rows; ++i)
-          out[j * ldc + i] += a[p * lda + i] * b[j * ldb + p * step];
-    }
-    return;
-  }
-  if constexpr (std::is_arithmetic_v<T>) {
-    constexpr int64_t tile = 2 * kVectorBytes / sizeof(T);
-    const int64_t whole = rows / tile * tile, rest = rows - whole;
-    // The last rows are computed in a copy, which has zeros below them.
-    std::vector<T> last_a(rest > 0 ? kTerms * tile : 0), last(rest > 0 ? columns * tile : 0);
-    for (int64_t first = 0; first < terms; first += kTerms) {
-      const int64_t count = std::min(kTerms, terms - first);
-      const T* a_part = a + first * lda;
-      const T* b_part = b + first * step;
-      for (int64_t row = 0; row < whole; row += tile)
-        ComputeRows(out + row, ldc, a_part + row, lda, b_part, ldb, step, columns, count,
-                    first > 0);
-      if (rest == 0) continue;
-      for (int64_t p = 0; p < count; ++p)
-        std::copy_n(a_part + p * lda + whole, rest, &last_a[p * tile]);
-      ComputeRows(last.data(), tile, last_a.data(), tile, b_part, ldb, step, columns, count,
-                  first > 0);
-    }
-    for (int64_t j = 0; j < columns && rest > 0; ++j)
-      std::copy_n(&last[j * tile], rest, out + j * ldc + whole);
-  }
+Product<T> FindProduct() {
+#ifdef JAX2TF_BRIDGE_CHOOSES_PROCESSOR
+  if (__builtin_cpu_supports("avx512f"))
+    return {avx512::ComputeProduct<T>, avx512::kColumns, 2 * avx512::kVectorBytes / sizeof(T)};
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+    return {avx2::ComputeProduct<T>, avx2::kColumns, 2 * avx2::kVectorBytes / sizeof(T)};
+#endif
+  return {compiled_for::ComputeProduct<T>, compiled_for::kColumns,
+          2 * compiled_for::kVectorBytes / sizeof(T)};
 }
 
 // Computes out [n, m] = rhs * lhs in row-major order: lhs [k, m] and rhs [n, k], or transposes.
@@ -187,14 +132,14 @@ void TypedMatMul(Pool* pool, void* out, void* lhs, void* rhs, int64_t m,
     b = copied_right.data();
   }
   const int64_t ldb = transpose_rhs ? 1 : k, step = transpose_rhs ? n : 1;
+  const auto product = FindProduct<OutType>();
   if (n >= m) {
-    SplitWork(pool, n, m * k, n, kColumns, [&](int64_t first, int64_t count) {
-      ComputeProduct<OutType>(result + first * m, m, a, m, b + first * ldb, ldb, step, m, count, k);
+    SplitWork(pool, n, m * k, n, product.columns, [&](int64_t first, int64_t count) {
+      product.compute(result + first * m, m, a, m, b + first * ldb, ldb, step, m, count, k);
     });
   } else {
-    constexpr int64_t tile = 2 * kVectorBytes / sizeof(OutType);
-    SplitWork(pool, m, n * k, m, tile, [&](int64_t first, int64_t count) {
-      ComputeProduct<OutType>(result + first, m, a + first, m, b, ldb, step, count, n, k);
+    SplitWork(pool, m, n * k, m, product.rows, [&](int64_t first, int64_t count) {
+      product.compute(result + first, m, a + first, m, b, ldb, step, count, n, k);
     });
   }
   done();
@@ -271,19 +216,20 @@ ABSL_ATTRIBUTE_ALWAYS_INLINE void Convolve(Pool* pool, T* out, const T* images, 
   const int64_t group_filters = filters / groups;
   const int64_t pixels = batch * y.output * x.output;
   const int64_t fitting = kPatchBytes / std::max<int64_t>(1, terms * sizeof(T));
-  const int64_t block = std::max<int64_t>(1, fitting / kColumns) * kColumns;
+  const auto product = FindProduct<T>();
+  const int64_t block = std::max<int64_t>(1, fitting / product.columns) * product.columns;
   const std::vector<T> zeros(kernel_channels);
   const auto convolve_pixels = [&](int64_t first, int64_t count) __attribute__((always_inline)) {
     const std::unique_ptr<T[]> patches(new T[count * terms]);  // without zeros
     for (int64_t group = 0; group < groups; ++group) {
       CopyPatches(patches.get(), images, zeros.data(), group * kernel_channels, channels,
                   kernel_channels, y, x, first, count);
-      ComputeProduct<T>(out + first * filters + group * group_filters, filters,
-                        kernel + group * group_filters, filters, patches.get(), terms, 1,
-                        group_filters, count, terms);
+      product.compute(out + first * filters + group * group_filters, filters,
+                      kernel + group * group_filters, filters, patches.get(), terms, 1,
+                      group_filters, count, terms);
     }
   };
-  SplitWork(pool, pixels, terms * filters, block, kColumns, convolve_pixels);
+  SplitWork(pool, pixels, terms * filters, block, product.columns, convolve_pixels);
 }
 
 // x is the first axis of an image, as in XLA.
