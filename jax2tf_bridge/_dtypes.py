@@ -220,10 +220,10 @@ def dtype_of_element(element: str) -> DType:
     return _BY_NAME[DTYPES_BY_ELEMENT_TYPE[element]]
 
 
-def kind_of(name: str) -> Kind | None:
+def find_kind(name: str) -> Kind | None:
     """Returns the kind of a dtype's numbers; None for unknown names.
 
-    >>> kind_of("bfloat16"), kind_of("float0")
+    >>> find_kind("bfloat16"), find_kind("float0")
     ('float', None)
     """
     row = _BY_NAME.get(name)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from jax2tf_bridge._utils._texts import number_of, number_text
+from jax2tf_bridge._utils._texts import number_text, read_number
 
 _MAX_INTEGER = 2**63 - 1
 
@@ -92,7 +92,7 @@ class JsonValue:
         """Reads a number as text, in the form that `number_text` writes."""
         text = self.text()
         try:
-            written = number_text(number_of(text))
+            written = number_text(read_number(text))
         except ValueError:
             written = None
         if written != text:

@@ -17,7 +17,7 @@ from jax2tf_bridge._dtypes import (
     WIDENED,
     DType,
     find_dtype,
-    kind_of,
+    find_kind,
 )
 
 # Private: the spellings of dtypes are read without JAX.
@@ -102,7 +102,7 @@ def test_what_follows_from_the_rows() -> None:
     assert Aval((), "key<fry>").op_dtype == "uint32"
     assert Aval((2,), "float16").is_differentiable
     assert not Aval((2,), "float0").is_differentiable
-    assert kind_of("float0") is kind_of("key<fry>") is kind_of("string") is None
+    assert find_kind("float0") is find_kind("key<fry>") is find_kind("string") is None
     assert array_size(Aval((3,), "complex64")) == 24
     assert tensorflows.STORED_BITS["qint32"] == 32
     assert tensorflows.DTYPES[7] == tensorflows.STRING
