@@ -161,11 +161,17 @@ def test_shutdown_can_cancel_what_has_not_begun() -> None:
     assert all(future.cancelled() for future in rest)
 
 
-def test_a_forgotten_executor_leaves_no_process() -> None:
-    workers = ExportWorkers(1)
+def test_a_forgotten_executor_leaves_no_process_and_no_thread() -> None:
+    before = set(threading.enumerate())
+    workers = ExportWorkers(1, timeout=float("inf"))
     process = workers.submit(process_of).result()
+    (thread,) = set(threading.enumerate()) - before
     del workers
     assert _ends(process)
+    thread.join(30)
+    assert not thread.is_alive()
+    with pytest.raises(ProcessLookupError):  # it is no zombie, either
+        os.kill(process, 0)
 
 
 _PARENT = """
