@@ -174,6 +174,8 @@ class Channel:
         return signature.digest()
 
     def _seal(self, kind: MessageKind, payload: bytes | bytearray | memoryview) -> bytes:
+        # Fails before a number is taken: the other end would wait for its message forever.
+        payload = memoryview(payload).cast("B")
         with self._lock:
             if kind is MessageKind.SPECS:
                 number = self._sent_specs
