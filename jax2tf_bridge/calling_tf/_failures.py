@@ -133,7 +133,7 @@ def make_not_compilable_error(name: str, error: Exception) -> UnsupportedByTarge
 
 
 def _summarize(error: BaseException) -> str:
-    """Returns the line with the reason, before which AutoGraph and Keras put other lines."""
+    """Returns the line with the reason; AutoGraph and Keras put other lines before it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if lines and lines[0] == "in user code:":
         # AutoGraph prints the frames first, and the exception's own text last.

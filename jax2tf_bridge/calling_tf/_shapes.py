@@ -97,11 +97,12 @@ def _infer_shapes(
             name: _TRIAL_SIZES[(trial + i) % count] + _TRIAL_SIZES[0] * (i // count)
             for i, name in enumerate(variables)
         }
+        concrete = [
+            replace(aval, shape=tuple(_evaluate(d, sizes) for d in aval.shape)) for aval in avals
+        ]
+        if any(size < 0 for aval in concrete for size in aval.shape):
+            continue  # the size b - 4 has no meaning for b = 2
         try:
-            concrete = [
-                replace(aval, shape=tuple(_evaluate(d, sizes) for d in aval.shape))
-                for aval in avals
-            ]
             results = compute_result_avals(function, concrete)
         except BridgeError as e:
             failure = e
