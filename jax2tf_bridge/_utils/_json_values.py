@@ -1,4 +1,4 @@
-"""Reads JSON of any content, value by value, with checks that say where a value is wrong."""
+"""Reads JSON of any content value by value; a failed check names the place of the value."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class JsonValue:
     """A value in JSON, with its path. Methods return a checked value, or raise JsonProblem.
 
     Attributes:
-      value: as the json module returns it.
-      path: from the root, as "variables[3].shape".
+      value: the value, as the json module returns it.
+      path: the path from the root, such as "variables[3].shape".
     """
 
     value: Any
@@ -53,7 +53,7 @@ class JsonValue:
         return JsonValue(self.value[name], f"{self.path}.{name}" if self.path else name)
 
     def fields(self, *names: str) -> list[JsonValue]:
-        """Reads the fields of an object that has exactly these."""
+        """Reads the fields of an object, which must have exactly these names."""
         if not isinstance(self.value, dict):
             raise self.problem("an object")
         if self.value.keys() != set(names):
