@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from jax2tf_bridge.errors import (
     BridgeError,
     CallTfError,
     GradientError,
+    ShapeError,
     UnsupportedByTargetError,
 )
 
@@ -96,6 +97,17 @@ def make_gradient_not_saved_error(name: str) -> GradientError:
         "gradients that were defined for it. Save the model again with them: by "
         "jax2tf_bridge.save(..., vjp_order=1), or by tf.saved_model.save(..., options="
         "tf.saved_model.SaveOptions(experimental_custom_gradients=True))."
+    )
+
+
+def make_undetermined_size_error(
+    name: str, i: int, size: object, missing: Iterable[str]
+) -> ShapeError:
+    """Makes the error for a declared size with variables that no argument determines."""
+    return ShapeError(
+        f"The result {i} of the TensorFlow function {name} is declared with the size {size}, which "
+        "does not follow from the sizes of its arguments: none of these determines "
+        f"{', '.join(sorted(missing))}. Declare another size in output_shape_dtype."
     )
 
 

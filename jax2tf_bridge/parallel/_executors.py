@@ -124,7 +124,8 @@ class ExportWorkers(Executor):
             raise ExportError(
                 f"workers must be a number of processes, at least 1. Got: {workers!r}."
             )
-        if timeout is not None and (not isinstance(timeout, numbers.Real) or not timeout > 0):
+        number: object = timeout  # which may be NumPy's
+        if timeout is not None and not (isinstance(number, numbers.Real) and timeout > 0):
             raise ExportError(
                 f"timeout must be a number of seconds above 0, or None. Got: {timeout!r}."
             )
