@@ -33,8 +33,13 @@ class Handlers:
     from_state: Callable[[Any, Any], Any]
 
 
-_HANDLERS: dict[type, Handlers] = {}
-_LOCK = threading.Lock()
+class _StateRegistry:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.handlers: dict[type, Handlers] = {}
+
+
+_REGISTRY = _StateRegistry()
 
 
 def register_serialization_state(
@@ -88,15 +93,15 @@ def register_serialization_state(
             raise SerializationError(
                 f"ty_{direction}_state_dict of {name} must be a function. Got: {function!r}"
             )
-    with _LOCK:
-        is_registered = ty in _HANDLERS
+    with _REGISTRY.lock:
+        is_registered = ty in _REGISTRY.handlers
         if not override and (is_registered or is_built_in(ty)):
             raise SerializationError(
                 f"{name} already has functions for its state{'' if is_registered else ', built in'}"
                 ". Give override=True to replace them in the whole process, or register the type "
                 "once."
             )
-        _HANDLERS[ty] = Handlers(ty_to_state_dict, ty_from_state_dict)
+        _REGISTRY.handlers[ty] = Handlers(ty_to_state_dict, ty_from_state_dict)
 
 
 def is_serializable(target: Any) -> bool:
@@ -115,16 +120,16 @@ def is_serializable(target: Any) -> bool:
     (True, True, False)
     """
     ty = target if isinstance(target, type) else type(target)
-    return is_built_in(ty) or ty in _HANDLERS or is_registered_with_flax(ty)
+    return is_built_in(ty) or ty in _REGISTRY.handlers or is_registered_with_flax(ty)
 
 
 def find_handlers(target: Any) -> Handlers | None:
     """Returns the registered functions for an object's type; None for named tuples."""
-    return None if is_named_tuple(target) else _HANDLERS.get(type(target))
+    return None if is_named_tuple(target) else _REGISTRY.handlers.get(type(target))
 
 
 def has_registrations() -> bool:
-    return bool(_HANDLERS)
+    return bool(_REGISTRY.handlers)
 
 
 def is_registered_with_flax(ty: type) -> bool:
