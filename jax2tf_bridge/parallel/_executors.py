@@ -68,20 +68,15 @@ class _ExecutorState:
             for process in self.processes:
                 process.kill()
 
-    def end(self) -> None:
-        """Ends all processes and threads: nobody submits calls or waits for them any more."""
-        self.kill()
-        self.calls.put(None)
-
 
 class ExportWorkers(Executor):
     """Local worker processes (Linux or macOS), each with its own JAX, for `export_many`.
 
     A process starts when there is work for it, and stays until `shutdown` or the end of this
-    process. If it dies, its job fails, and another process replaces it. It has the sys.path and the
-    working folder of this process at its start, and the environment that this process had when the
-    executor was made. Functions of the main script are sent by value; the script does not run
-    again.
+    process. If it dies, its job fails, and another process replaces it. A worker has the sys.path
+    and the working folder of this process at its start, and the environment that this process had
+    when the executor was made. Functions of the main script are sent by value; the script does not
+    run again.
 
     This is a concurrent.futures.Executor: `submit` calls any function in a worker. Reuse it for
     several calls of `export_many`, so that workers start only once:
@@ -136,8 +131,9 @@ class ExportWorkers(Executor):
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._is_shut_down = False
-        # For an executor that nobody shuts down, at the latest when this process ends.
-        weakref.finalize(self, self._shared.end)
+        # If nobody shuts it down, the threads end after the submitted calls, and their processes
+        # with them. A worker whose parent ends, ends by itself.
+        weakref.finalize(self, self._shared.calls.put, None).atexit = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> WorkerFuture[T]:
         """Calls a function in a worker, with the JAX configuration of this thread.
