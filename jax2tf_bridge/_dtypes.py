@@ -220,10 +220,10 @@ def dtype_of_element(element: str) -> DType:
     return _BY_NAME[DTYPES_BY_ELEMENT_TYPE[element]]
 
 
-def kind_of(name: str) -> Kind | None:
+def find_kind(name: str) -> Kind | None:
     """Returns the kind of a dtype's numbers; None for unknown names.
 
-    >>> kind_of("bfloat16"), kind_of("float0")
+    >>> find_kind("bfloat16"), find_kind("float0")
     ('float', None)
     """
     row = _BY_NAME.get(name)
@@ -252,11 +252,14 @@ def dtype_holds(name: str, number: Any) -> bool:
 
     array = np.asarray(number)
     row = find_dtype(name)
-    if row is None or array.shape != () or array.dtype.kind not in "biufc":
+    if row is None or array.shape != () or array.dtype.kind in "mM":
+        return False
+    value = array.item()  # a Python number, also for the dtypes of ml_dtypes
+    if not isinstance(value, (int, float, complex, np.inexact)):
         return False
     if row.kind == "bool":
-        return bool(array == 0 or array == 1)
+        return bool(value == 0 or value == 1)
     if row.is_integer:
         lowest = -(2 ** (row.bits - 1)) if row.kind == "int" else 0
-        return array.dtype.kind in "biu" and 0 <= int(array) - lowest < 2**row.bits
-    return row.kind == "complex" or array.dtype.kind != "c"
+        return isinstance(value, int) and 0 <= value - lowest < 2**row.bits
+    return row.kind == "complex" or not isinstance(value, (complex, np.complexfloating))

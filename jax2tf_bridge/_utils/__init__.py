@@ -11,10 +11,10 @@ from jax2tf_bridge._utils._running import reraise_interrupts as reraise_interrup
 from jax2tf_bridge._utils._texts import array_type_text as array_type_text
 from jax2tf_bridge._utils._texts import as_integer as as_integer
 from jax2tf_bridge._utils._texts import did_you_mean as did_you_mean
-from jax2tf_bridge._utils._texts import in_units as in_units
-from jax2tf_bridge._utils._texts import number_of as number_of
+from jax2tf_bridge._utils._texts import format_bytes as format_bytes
+from jax2tf_bridge._utils._texts import join_names as join_names
 from jax2tf_bridge._utils._texts import number_text as number_text
 from jax2tf_bridge._utils._texts import one_line as one_line
 from jax2tf_bridge._utils._texts import printable as printable
-from jax2tf_bridge._utils._texts import some as some
+from jax2tf_bridge._utils._texts import read_number as read_number
 from jax2tf_bridge._utils._texts import unknown_name_text as unknown_name_text

@@ -1,4 +1,4 @@
-"""Reads JSON of any content, value by value, with checks that say where a value is wrong."""
+"""Reads JSON of any content value by value; a failed check names the place of the value."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from jax2tf_bridge._utils._texts import number_of, number_text
+from jax2tf_bridge._utils._texts import number_text, read_number
 
 _MAX_INTEGER = 2**63 - 1
 
@@ -23,8 +23,8 @@ class JsonValue:
     """A value in JSON, with its path. Methods return a checked value, or raise JsonProblem.
 
     Attributes:
-      value: as the json module returns it.
-      path: from the root, as "variables[3].shape".
+      value: the value, as the json module returns it.
+      path: the path from the root, such as "variables[3].shape".
     """
 
     value: Any
@@ -53,7 +53,7 @@ class JsonValue:
         return JsonValue(self.value[name], f"{self.path}.{name}" if self.path else name)
 
     def fields(self, *names: str) -> list[JsonValue]:
-        """Reads the fields of an object that has exactly these."""
+        """Reads the fields of an object, which must have exactly these names."""
         if not isinstance(self.value, dict):
             raise self.problem("an object")
         if self.value.keys() != set(names):
@@ -92,7 +92,7 @@ class JsonValue:
         """Reads a number as text, in the form that `number_text` writes."""
         text = self.text()
         try:
-            written = number_text(number_of(text))
+            written = number_text(read_number(text))
         except ValueError:
             written = None
         if written != text:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 
-def some(names: Sequence[str], most: int = 4) -> str:
+def join_names(names: Sequence[str], most: int = 4) -> str:
     """Lists the names, or the first of them.
 
-    >>> some(["a", "b", "c"], 2)
+    >>> join_names(["a", "b", "c"], 2)
     'a, b and 1 more'
     """
     shown = ", ".join(names[:most])
@@ -59,13 +59,13 @@ def number_text(number: Any) -> str:
     return repr(int(plain) if isinstance(plain, bool) else plain)
 
 
-def number_of(text: str) -> complex:
+def read_number(text: str) -> complex:
     """Reads a number that `number_text` wrote.
 
     Raises:
       ValueError: the text is no number.
 
-    >>> number_of("-1"), number_of("-inf"), number_of("(1+2j)")
+    >>> read_number("-1"), read_number("-inf"), read_number("(1+2j)")
     (-1, -inf, (1+2j))
     """
     for kind in (int, float):
@@ -76,10 +76,10 @@ def number_of(text: str) -> complex:
     return complex(text)
 
 
-def in_units(size: int) -> str:
+def format_bytes(size: int) -> str:
     """Formats a number of bytes with a unit.
 
-    >>> in_units(999), in_units(12_345_678)
+    >>> format_bytes(999), format_bytes(12_345_678)
     ('999 bytes', '12.3 MB')
     """
     if size < 1000:

@@ -1,4 +1,4 @@
-"""Compiles TensorFlow functions to StableHLO, and wraps it as exported JAX functions."""
+"""Compiles TensorFlow functions to StableHLO modules, and makes jax.export.Exported of these."""
 
 from __future__ import annotations
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from jax2tf_bridge.errors import (
     BridgeError,
     CallTfError,
     GradientError,
+    ShapeError,
     UnsupportedByTargetError,
 )
 
@@ -99,6 +100,17 @@ def make_gradient_not_saved_error(name: str) -> GradientError:
     )
 
 
+def make_undetermined_size_error(
+    name: str, i: int, size: object, missing: Iterable[str]
+) -> ShapeError:
+    """Makes the error for a declared size with variables that no argument determines."""
+    return ShapeError(
+        f"The result {i} of the TensorFlow function {name} is declared with the size {size}, which "
+        "does not follow from the sizes of its arguments: none of these determines "
+        f"{', '.join(sorted(missing))}. Declare another size in output_shape_dtype."
+    )
+
+
 def make_not_compilable_error(name: str, error: Exception) -> UnsupportedByTargetError:
     """Makes the error for a TensorFlow function that XLA cannot compile."""
     text = str(error)
@@ -133,7 +145,7 @@ def make_not_compilable_error(name: str, error: Exception) -> UnsupportedByTarge
 
 
 def _summarize(error: BaseException) -> str:
-    """Returns the line with the reason, before which AutoGraph and Keras put other lines."""
+    """Returns the line with the reason; AutoGraph and Keras put other lines before it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if lines and lines[0] == "in user code:":
         # AutoGraph prints the frames first, and the exception's own text last.

@@ -15,10 +15,11 @@ import tensorflow as tf
 
 from jax2tf_bridge.calling_tf import _tf_compat
 from jax2tf_bridge.calling_tf._compiled import check_no_updates
+from jax2tf_bridge.calling_tf._failures import make_undetermined_size_error
 from jax2tf_bridge.calling_tf._functions import FlatFunction, FunctionTrace, suspend_tracing
 from jax2tf_bridge.calling_tf._values import canonical_dtype, uses_64_bits
 from jax2tf_bridge.emitters import SizeAlgebra
-from jax2tf_bridge.errors import ShapeError, UnsupportedByTargetError
+from jax2tf_bridge.errors import UnsupportedByTargetError
 from jax2tf_bridge.portable import Aval, GraphFunction
 from shape_poly import Dim, make_plan, solve
 
@@ -71,12 +72,7 @@ class _SizeChecks:
                 return tf.shape(argument)[shape.index(size)]
         missing = size.variables() - self._values.keys()
         if missing:
-            raise ShapeError(
-                f"The result {i} of the TensorFlow function {self._name} is declared with the "
-                f"size {size}, which does not follow from the sizes of its arguments: none "
-                f"determines {', '.join(sorted(missing))}. Declare another size in "
-                "output_shape_dtype."
-            )
+            raise make_undetermined_size_error(self._name, i, size, missing)
         return size.evaluate_with(self._values, SizeAlgebra(tf.int32))
 
     @functools.cached_property

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from jax2tf_bridge.calling_tf._compiled import compile_function
+from jax2tf_bridge.calling_tf._failures import make_undetermined_size_error
 from jax2tf_bridge.calling_tf._functions import FlatFunction
 from jax2tf_bridge.calling_tf._values import get_aval
 from jax2tf_bridge.errors import BridgeError, ShapeError
@@ -70,12 +71,7 @@ def _check_variables(
         for size in map(dim_from_jax, shape):
             missing = variables_of(size) - argument_variables
             if missing:
-                raise ShapeError(
-                    f"The result {i} of the TensorFlow function {function.name} is declared with "
-                    f"the size {size}, which does not follow from the sizes of its arguments: "
-                    f"none of these has {', '.join(sorted(missing))}. Declare another size in "
-                    "output_shape_dtype."
-                )
+                raise make_undetermined_size_error(function.name, i, size, missing)
 
 
 def _infer_shapes(
@@ -97,12 +93,13 @@ def _infer_shapes(
             name: _TRIAL_SIZES[(trial + i) % count] + _TRIAL_SIZES[0] * (i // count)
             for i, name in enumerate(variables)
         }
+        trial_shapes = [tuple(_evaluate(d, sizes) for d in aval.shape) for aval in avals]
+        if any(size < 0 for shape in trial_shapes for size in shape):
+            continue  # the size b - 4 has no meaning for b = 2
         try:
-            concrete = [
-                replace(aval, shape=tuple(_evaluate(d, sizes) for d in aval.shape))
-                for aval in avals
-            ]
-            results = compute_result_avals(function, concrete)
+            results = compute_result_avals(
+                function, [replace(a, shape=s) for a, s in zip(avals, trial_shapes, strict=True)]
+            )
         except BridgeError as e:
             failure = e
             continue

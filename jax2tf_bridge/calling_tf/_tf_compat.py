@@ -76,7 +76,8 @@ def check_tapes_record(name: str) -> None:
     """Checks that tapes record; otherwise every gradient would be zero.
 
     Raises:
-      GradientError: `name` is differentiated while a tf.function is trace.
+      GradientError: `name` is differentiated while TensorFlow traces, and this TF lacks the names
+        that make tapes record then.
     """
     probe = tf.constant(1.0)
     with tf.GradientTape() as tape:

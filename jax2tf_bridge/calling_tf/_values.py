@@ -46,7 +46,7 @@ def convert_argument(leaf: Any, label: str, name: str) -> Any:
             raise DTypeError(
                 f"The argument {label} of {name} must be an array or a number. Got: {leaf!r:.200} "
                 f"of type {type(leaf).__name__}. Bind other values beforehand: "
-                f"call_tf(functools.partial({name}, ...))."
+                "call_tf(functools.partial(f, ...))."
             ) from e
     _check_dtype(value, label, name)
     return value
@@ -66,8 +66,8 @@ def _check_dtype(value: Any, label: str, name: str) -> None:
         return
     shown = "float0" if dtype == jax.dtypes.float0 else dtype
     raise DTypeError(
-        f"The argument {label} of {name} has dtype {shown}, which TensorFlow {tf.__version__} does "
-        f"not have. {hint}"
+        f"The argument {label} of {name} has dtype {shown}, which TensorFlow {tf.__version__} "
+        f"cannot take. {hint}"
     )
 
 
@@ -159,8 +159,9 @@ class DeclaredResults:
         leaves, structure = jax.tree_util.tree_flatten(output_shape_dtype)
         avals, shapes = [], []
         for leaf in leaves:
-            is_type = isinstance(leaf, type)  # np.float32 has these attributes too
-            if is_type or not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
+            # np.float32 and tf.TensorSpec have these attributes too.
+            is_other = isinstance(leaf, (type, tf.TypeSpec))
+            if is_other or not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
                 raise StructureError(
                     f"output_shape_dtype of call_tf({name}) must be a pytree of "
                     f"jax.ShapeDtypeStruct. Got: {leaf!r} of type {type(leaf).__name__}."

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from jax2tf_bridge._utils import in_units, printable
+from jax2tf_bridge._utils import format_bytes, printable
 from jax2tf_bridge._version import __version__
 
 _STYLE = """\
@@ -279,7 +279,7 @@ def escape_text(text: str) -> str:
 
 
 def draw_bars(
-    title: str, bars: Sequence[tuple[str, int]], write: Callable[[int], str] = in_units
+    title: str, bars: Sequence[tuple[str, int]], write: Callable[[int], str] = format_bytes
 ) -> str:
     """Draws horizontal bars that share a scale; "" for no bars.
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from jax2tf_bridge._utils import in_units, printable, some, unknown_name_text
+from jax2tf_bridge._utils import format_bytes, join_names, printable, unknown_name_text
 from jax2tf_bridge.cli._commands import (
     NOT_NEGATIVE,
     READABLE_PATHS,
@@ -286,7 +286,7 @@ def _write_texts(folder: Path) -> str:
 
 def _make_directory_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
     model = facts["saved_model"]
-    size = in_units(model["graph_bytes"] + model["variables_bytes"])
+    size = format_bytes(model["graph_bytes"] + model["variables_bytes"])
     return Page(
         title=model["path"],
         subtitle=f"A SavedModel{format_writer(model)}, {size}",
@@ -295,9 +295,9 @@ def _make_directory_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
             ("runs on", format_model_releases(facts)),
             ("its gradients", format_gradient_releases(facts)),
             ("platforms", ", ".join(facts["platforms"])),
-            ("methods", some([m["name"] for m in facts["methods"]], 8)),
+            ("methods", join_names([m["name"] for m in facts["methods"]], 8)),
             ("variables", format_variables(facts["variables"])),
-            ("assets", some(facts["assets"], 8)),
+            ("assets", join_names(facts["assets"], 8)),
             ("warm-up", format_warm_up(facts["warm_up"])),
             ("tags", ", ".join(model["tags"])),
         ],
@@ -318,7 +318,7 @@ def _make_file_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
     return Page(
         title=facts["name"],
         subtitle=f"{file['path']}, {file['format']} version {file['version']}, "
-        f"{in_units(file['bytes'])}",
+        f"{format_bytes(file['bytes'])}",
         findings=_list_file_findings(facts),
         summary=[
             ("runs on", format_releases(facts["tensorflow"])),
@@ -328,7 +328,7 @@ def _make_file_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
             ("needs", ", ".join(needs)),
             (
                 "constants",
-                f"{arrays['count']}, {in_units(arrays['bytes'])}" * bool(arrays["count"]),
+                f"{arrays['count']}, {format_bytes(arrays['bytes'])}" * bool(arrays["count"]),
             ),
             ("made by", facts["producer"]),
             ("made for", facts["target"]),
@@ -432,7 +432,7 @@ def _describe_module(module: Mapping[str, Any]) -> tuple[str, list[str]]:
     paragraphs = [", ".join(list_module_facts(module))]
     paragraphs.append(f"in {module['function'] or 'the graph'}, node {module['node']}")
     if module["arguments"] or module["results"]:
-        arguments, results = some(module["arguments"], 20), some(module["results"], 20)
+        arguments, results = join_names(module["arguments"], 20), join_names(module["results"], 20)
         paragraphs.append(f"({arguments}) -> ({results})")
     sizes = module["sizes"] or {"constraints": [], "requirements": []}
     if needs := [*sizes["constraints"], *sizes["requirements"]]:
@@ -443,10 +443,10 @@ def _describe_module(module: Mapping[str, Any]) -> tuple[str, list[str]]:
 def _describe_file_module(module: Mapping[str, Any]) -> tuple[str, list[str]]:
     """Returns the title and the paragraphs of a module in a file."""
     constants = module["constant_bytes"]
-    inside = f" ({in_units(constants)} in constants)" if constants else ""
+    inside = f" ({format_bytes(constants)} in constants)" if constants else ""
     paragraphs = [
-        f"{in_units(module['bytes'])}{inside}, StableHLO {module['stablehlo']}, calling convention "
-        f"{module['calling_convention']}, {format_releases(module['tensorflow'])}"
+        f"{format_bytes(module['bytes'])}{inside}, StableHLO {module['stablehlo']}, calling "
+        f"convention {module['calling_convention']}, {format_releases(module['tensorflow'])}"
     ]
     if module["requirements"]:
         paragraphs.append(f"needs {', '.join(module['requirements'])}")
@@ -502,7 +502,7 @@ def _list_file_findings(facts: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     effects = [*facts["effects"]["ordered"], *facts["effects"]["unordered"]]
     if effects:
         findings.append(
-            ("warning", f"It has the effects {some(effects)}, which only JAX supports.", "")
+            ("warning", f"It has the effects {join_names(effects)}, which only JAX supports.", "")
         )
     if facts["devices"] > 1:
         findings.append(("warning", f"It is spread over {facts['devices']} devices.", ""))
@@ -527,7 +527,7 @@ def _make_litert_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
     file, ops = facts["file"], facts["ops"]
     return Page(
         title=file["path"],
-        subtitle=f"LiteRT model, {in_units(file['bytes'])}",
+        subtitle=f"LiteRT model, {format_bytes(file['bytes'])}",
         summary=summarize_litert(facts, 0),
         tables=[
             PageTable(
@@ -560,9 +560,9 @@ def _make_weights_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
     bars = [(leaf["path"], leaf["bytes"]) for leaf in weights["list"]]
     return Page(
         title=file["path"],
-        subtitle=f"Weights in {file['format']}, {in_units(file['bytes'])}",
+        subtitle=f"Weights in {file['format']}, {format_bytes(file['bytes'])}",
         summary=[
-            ("weights", f"{format_leaf_count(weights)}, {in_units(weights['bytes'])}"),
+            ("weights", f"{format_leaf_count(weights)}, {format_bytes(weights['bytes'])}"),
             *facts["metadata"].items(),
         ],
         tables=[

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jax2tf_bridge._utils import number_of, printable
+from jax2tf_bridge._utils import printable, read_number
 from jax2tf_bridge.cli._commands import (
     NOT_NEGATIVE,
     Command,
@@ -441,7 +441,7 @@ def _read_pad_value(text: str) -> tuple[str, complex]:
         name, value = split_assignment(text)
         number = value.strip()
         boolean = _BOOLEANS.get(number.lower())
-        return name, number_of(number) if boolean is None else boolean
+        return name, read_number(number) if boolean is None else boolean
     except ValueError:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not of the form INPUT=X with a number, true or false, as ids=1"

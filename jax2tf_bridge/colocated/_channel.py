@@ -99,7 +99,6 @@ class Channel:
         self.end: End = end
         self._token = token
         self._lock = threading.Lock()
-        # Specs have numbers of their own, since they may be read in any order.
         self._sent = self._received = 0
         self._sent_specs = 0
         # Numbers of the specs that were read: all below the first one, and those in the set.
@@ -174,6 +173,8 @@ class Channel:
         return signature.digest()
 
     def _seal(self, kind: MessageKind, payload: bytes | bytearray | memoryview) -> bytes:
+        # Fails before a number is taken: the other end would wait for its message forever.
+        payload = memoryview(payload).cast("B")
         with self._lock:
             if kind is MessageKind.SPECS:
                 number = self._sent_specs

@@ -142,7 +142,8 @@ def reduce_jax(obj: Any, by_value: Container[str] = ()) -> Reduced:
         ids = tuple(device.id for device in obj.devices.flat if device is not None)
         return _rebuild_mesh, (ids, obj.devices.shape, obj.axis_names, obj.axis_types)
     if kind is NamedSharding:
-        return _rebuild_named_sharding, (obj.mesh, obj.spec, obj.memory_kind)
+        make = functools.partial(NamedSharding, memory_kind=obj.memory_kind)
+        return make, (obj.mesh, obj.spec)
     if kind is SingleDeviceSharding:
         (device,) = obj.device_set
         return _rebuild_single_device_sharding, (device.id, obj.memory_kind)
@@ -205,10 +206,6 @@ def _rebuild_mesh(ids: Sequence[int], shape: Sequence[int], names: Any, types: A
     if ids:
         devices.reshape(-1)[:] = get_cpu_devices(ids)
     return Mesh(devices, names, axis_types=types)
-
-
-def _rebuild_named_sharding(mesh: Any, spec: Any, memory_kind: str | None) -> NamedSharding:
-    return NamedSharding(mesh, spec, memory_kind=memory_kind)
 
 
 def _rebuild_single_device_sharding(device: int, memory_kind: str | None) -> SingleDeviceSharding:

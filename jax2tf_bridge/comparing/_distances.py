@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jax2tf_bridge._dtypes import find_dtype, kind_of
+from jax2tf_bridge._dtypes import find_dtype, find_kind
 from jax2tf_bridge.errors import Argument, Message, SavingError, format_bullets
 
 _TOLERANCES = {"float64": 1e-12, "float32": 1e-4, "float16": 1e-2, "bfloat16": 6e-2}
@@ -123,7 +123,7 @@ def describe_differences(
         if result.shape != reference.shape:
             yield f"{name} has the shape {result.shape} and not {reference.shape}"
             continue
-        if kind_of(dtype) not in ("float", "complex"):
+        if find_kind(dtype) not in ("float", "complex"):
             if not only_finite and not np.array_equal(result, reference):
                 yield f"{name} has other values in {np.sum(result != reference)} of {count} places"
             continue

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from jax2tf_bridge._dtypes import is_integer, kind_of
+from jax2tf_bridge._dtypes import find_kind, is_integer
 from jax2tf_bridge.portable import Aval
 from shape_poly import Dim, evaluate_shape, variables_of
 
@@ -148,12 +148,12 @@ class PlausibleInputs:
         numbers: Any = rng.normal(size=shape)
         if draw in ("prefix", "negative"):
             numbers = np.abs(numbers) * (1 if draw == "prefix" else -1)
-        if kind_of(aval.op_dtype) == "complex":
+        if find_kind(aval.op_dtype) == "complex":
             return numbers + 1j * rng.normal(size=shape)
         return numbers
 
     def _is_mask(self, name: str) -> bool:
-        return "mask" in name.lower() and kind_of(self.avals[name].op_dtype) != "complex"
+        return "mask" in name.lower() and find_kind(self.avals[name].op_dtype) != "complex"
 
     def _real_value(self, name: str) -> int:
         return 1 if self.pad_value(name) == 0 else 0

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, TypeVar
 
-from jax2tf_bridge._utils import in_units, some
+from jax2tf_bridge._utils import format_bytes, join_names
 from jax2tf_bridge.bytecode import version_text
 from jax2tf_bridge.inspecting._contents import (
     FunctionsBeside,
@@ -218,8 +218,8 @@ def _check_platforms(modules: Sequence[ModuleContents]) -> Iterator[Finding]:
         if "cpu" not in platforms:
             yield Finding(
                 "warning",
-                f"{_format_subject(group)} for {some(platforms)} and not for the CPU: running "
-                f"there {how}.",
+                f"{_format_subject(group)} for {join_names(platforms)} and not for the CPU: "
+                f"running there {how}.",
                 "Export the function for more platforms; by default the bridge takes all.",
                 _get_numbers(group),
             )
@@ -240,9 +240,9 @@ def _check_constants(modules: Sequence[ModuleContents]) -> Iterator[Finding]:
         return
     forward = _sum_constant_bytes(m for m in large if not m.order)
     gradients = _sum_constant_bytes(m for m in large if m.order)
-    text = f"Arrays of {in_units(forward + gradients)} are constants in the modules"
+    text = f"Arrays of {format_bytes(forward + gradients)} are constants in the modules"
     if forward and gradients:
-        text += f", {in_units(gradients)} of them in gradients"
+        text += f", {format_bytes(gradients)} of them in gradients"
     text += ": loading and compiling take long and much memory."
     yield Finding(
         "warning" if forward + gradients >= _HUGE_BYTES else "note",
@@ -301,11 +301,12 @@ def _check_files(contents: SavedModelContents) -> Iterator[Finding]:
     if contents.missing_files:
         yield Finding(
             "error",
-            f"Files of the model are missing: {some(contents.missing_files)}. Loading it fails.",
+            f"Files of the model are missing: {join_names(contents.missing_files)}. "
+            "Loading it fails.",
             "Copy the whole folder, or save the model again.",
         )
     if contents.missing_functions:
-        names = some([shorten_text(name, 100) for name in contents.missing_functions])
+        names = join_names([shorten_text(name, 100) for name in contents.missing_functions])
         yield Finding(
             "error",
             f"The graph calls functions that are not in the file: {names}.",
@@ -318,14 +319,14 @@ def _check_sizes(contents: SavedModelContents) -> Iterator[Finding]:
         largest = contents.constants[0]
         yield Finding(
             "warning",
-            f"Arrays of {in_units(contents.constants_size)} are constants in the graph; the "
-            f"largest is {shorten_text(largest.node, 100)} with {in_units(largest.size)}.",
+            f"Arrays of {format_bytes(contents.constants_size)} are constants in the graph; the "
+            f"largest is {shorten_text(largest.node, 100)} with {format_bytes(largest.size)}.",
             "Make them variables of the model.",
         )
     if contents.graph_size >= _NEAR_LIMIT_BYTES:
         yield Finding(
             "warning",
-            f"saved_model.pb has {in_units(contents.graph_size)}, and TensorFlow reads at most "
+            f"saved_model.pb has {format_bytes(contents.graph_size)}, and TensorFlow reads at most "
             "2.1 GB.",
             "Save the function with jax2tf_bridge.save, which makes captured arrays variables.",
         )
@@ -354,7 +355,7 @@ def _check_serving(contents: SavedModelContents) -> Iterator[Finding]:
 
 def _name_signatures(finding: Finding, entries: Sequence[EntryPoint]) -> Finding:
     """Replaces NAMES and ARE in the text of a finding by the signatures and their verb."""
-    names = some([shorten_text(entry.name, 100) for entry in entries])
+    names = join_names([shorten_text(entry.name, 100) for entry in entries])
     # Only the first match, since names from the file may follow it.
     text = finding.text.replace("NAMES ARE", f"NAMES {'is' if len(entries) == 1 else 'are'}", 1)
     numbers = (n for entry in entries for n, order in entry.modules.items() if not order)
@@ -378,7 +379,7 @@ def _check_compilation(
                 "jax2tf_bridge.save writes one.",
             )
         return
-    input_names = some([shorten_text(name, 100) for name in open_inputs])
+    input_names = join_names([shorten_text(name, 100) for name in open_inputs])
     if sidecar_entry.get("buckets"):
         if not requests and not changes_weights:
             yield Finding(
@@ -432,7 +433,7 @@ def _check_gradients(contents: SavedModelContents) -> Iterator[Finding]:
         and not _is_as_requested(entry.gradient)
     )
     for (text, remedy), names in by_text.items():
-        signatures = some([shorten_text(name, 100) for name in dict.fromkeys(names)])
+        signatures = join_names([shorten_text(name, 100) for name in dict.fromkeys(names)])
         yield Finding("note", f"{signatures}: {text}", remedy)
 
 

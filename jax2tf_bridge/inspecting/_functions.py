@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from jax2tf_bridge._utils import array_type_text, some
+from jax2tf_bridge._utils import array_type_text, join_names
 from jax2tf_bridge.bytecode import ModuleSummary, read_program, read_summary, version_text
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable import (
@@ -320,7 +320,7 @@ def format_operations(module: Mapping[str, Any], ops: int) -> Iterator[str]:
     """Yields lines about the `ops` commonest operations of a module, and its custom calls."""
     total = sum(op["count"] for op in module["ops"])
     shown = [f"{op['count']} {op['name']}" for op in module["ops"]]
-    yield f"  {total:,} ops: {some(shown, ops)}" if ops else f"  {total:,} ops"
+    yield f"  {total:,} ops: {join_names(shown, ops)}" if ops else f"  {total:,} ops"
     if module["custom_calls"]:
         yield f"  {format_custom_calls(module)}"
 
@@ -356,7 +356,7 @@ def summarize_function(portable: PortableFunction) -> str:
     own = "" if portable.target.xla else ", as its own operations"
     return "; ".join(
         [
-            f"{portable.name}({some(arguments, 8)}) -> ({some(results, 8)})",
+            f"{portable.name}({join_names(arguments, 8)}) -> ({join_names(results, 8)})",
             *([f"needs {', '.join(sizes)}"] if sizes else []),
             f"{format_gradients(len(get_stored_functions(portable)) - 1)}",
             f"runs on {format_releases(portable.tensorflow_releases)}{own}",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from jax2tf_bridge._utils import array_type_text, in_units
+from jax2tf_bridge._utils import array_type_text, format_bytes
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.inspecting._findings import Finding
 from jax2tf_bridge.inspecting._functions import (
@@ -88,14 +88,14 @@ class Inspection:
 
 def _format_weights(facts: Mapping[str, Any], ops: int) -> Iterator[str]:
     file, weights = facts["file"], facts["weights"]
-    yield f"{file['path']}, weights in {file['format']}, {in_units(file['bytes'])}"
+    yield f"{file['path']}, weights in {file['format']}, {format_bytes(file['bytes'])}"
     yield ""
     rows = [format_weights_row(leaf) for leaf in weights["list"]]
     width, types = (max((len(row[i]) for row in rows), default=0) for i in (0, 1))
     for path, kind, size in rows:
         yield f"  {path:{width}}  {kind:{types}}  {size}".rstrip()
     yield ""
-    yield f"{format_leaf_count(weights)}, {in_units(weights['bytes'])}"
+    yield f"{format_leaf_count(weights)}, {format_bytes(weights['bytes'])}"
     for name, text in facts["metadata"].items():
         yield f"{name}: {text}"
 
@@ -105,7 +105,7 @@ def format_weights_row(leaf: Mapping[str, Any]) -> tuple[str, str, str]:
     if leaf["dtype"] is None:
         return leaf["path"], "no array", ""
     kind = array_type_text(leaf["dtype"], leaf["shape"])
-    return leaf["path"], kind, in_units(leaf["bytes"])
+    return leaf["path"], kind, format_bytes(leaf["bytes"])
 
 
 def format_leaf_count(weights: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jax2tf_bridge._utils import array_type_text, in_units, some
+from jax2tf_bridge._utils import array_type_text, format_bytes, join_names
 from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.inspecting._functions import SCHEMA, format_table
 from jax2tf_bridge.serialization import Field, FlatBufferReader, FlatBufferTable
@@ -332,7 +332,7 @@ def _get_buffer_size(buffer: FlatBufferTable) -> int:
 def format_litert(facts: Mapping[str, Any], ops: int) -> Iterator[str]:
     """Yields `inspect`'s lines for a LiteRT model, with the `ops` commonest operators."""
     file = facts["file"]
-    yield f"{file['path']}, a LiteRT model, {in_units(file['bytes'])}"
+    yield f"{file['path']}, a LiteRT model, {format_bytes(file['bytes'])}"
     yield ""
     for signature in facts["signatures"]:
         yield _format_signature(signature)
@@ -354,11 +354,11 @@ def summarize_litert(facts: Mapping[str, Any], ops: int) -> list[tuple[str, str]
     """Lists the facts other than signatures, as pairs of a title and a text."""
     weights, runtime = facts["weights"], facts["runtime"]
     total = sum(op["count"] for op in facts["ops"])
-    shown = some([f"{op['count']} {op['name']}" for op in facts["ops"]], ops)
+    shown = join_names([f"{op['count']} {op['name']}" for op in facts["ops"]], ops)
     rows = [
         ("runs on", f"LiteRT; TensorFlow Lite {runtime} or later" if runtime else ""),
         ("needs", _format_needs(facts["ops"])),
-        ("constants", f"{weights['count']:,}, {in_units(weights['bytes'])}"),
+        ("constants", f"{weights['count']:,}, {format_bytes(weights['bytes'])}"),
         ("operators", f"{total:,}: {shown}" if ops and total else f"{total:,}"),
     ]
     return [(title, text) for title, text in rows if text]
@@ -370,8 +370,8 @@ def _format_needs(ops: Sequence[Mapping[str, Any]]) -> str:
     custom = [name for name in names if name not in flex]
     return "; ".join(
         [
-            *([f"the Flex delegate, for {some(flex)}"] if flex else []),
-            *([f"custom operators: {some(custom)}"] if custom else []),
+            *([f"the Flex delegate, for {join_names(flex)}"] if flex else []),
+            *([f"custom operators: {join_names(custom)}"] if custom else []),
         ]
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from jax2tf_bridge._utils import array_type_text, in_units, some
+from jax2tf_bridge._utils import array_type_text, format_bytes, join_names
 from jax2tf_bridge.bytecode import version_text
 from jax2tf_bridge.inspecting._contents import (
     ModuleContents,
@@ -311,13 +311,13 @@ def format_saved_model(facts: Mapping[str, Any], ops: int) -> Iterator[str]:
         yield f"signature {format_signature_facts(signature)}"
     yield from format_more(facts["signatures"])
     rows = [
-        ("methods", some([m["name"] for m in facts["methods"]], 8)),
+        ("methods", join_names([m["name"] for m in facts["methods"]], 8)),
         ("runs on", format_model_releases(facts)),
         ("gradients", format_gradient_releases(facts)),
         ("platforms", ", ".join(facts["platforms"])),
         ("variables", format_variables(facts["variables"])),
         ("graph", f"{model['graph_bytes']:,} bytes in saved_model.pb"),
-        ("assets", some(facts["assets"], 8)),
+        ("assets", join_names(facts["assets"], 8)),
         ("warm-up", format_warm_up(facts["warm_up"])),
     ]
     yield from format_table(rows)
@@ -397,7 +397,7 @@ def format_variables(variables: Mapping[str, Any]) -> str:
     largest = max(variables["list"], key=lambda v: v["bytes"] or 0)
     count = "1" if variables["count"] == 1 else f"{variables['count']:,}"
     return (
-        f"{count}, {in_units(variables['bytes'])}; the largest is {largest['path']}, "
+        f"{count}, {format_bytes(variables['bytes'])}; the largest is {largest['path']}, "
         f"{format_array_type(largest)}"
     )
 
@@ -416,7 +416,7 @@ def format_module_title(module: Mapping[str, Any]) -> str:
     order = module["order"]
     kind = "run by nothing" if order is None else f"gradient of order {order}" if order else ""
     name = module["name"] or module["function"] or module["node"]
-    run_by = f"run by {some(module['run_by'])}" if module["run_by"] and not order else ""
+    run_by = f"run by {join_names(module['run_by'])}" if module["run_by"] and not order else ""
     return f"module {module['number']}, {', '.join(filter(None, [name, kind, run_by]))}"
 
 
@@ -439,7 +439,7 @@ def _format_module(module: Mapping[str, Any], ops: int) -> Iterator[str]:
     if module["unreadable"]:
         yield f"  it cannot be read: {module['unreadable']}"
         return
-    yield f"  ({some(module['arguments'], 8)}) -> ({some(module['results'], 8)})"
+    yield f"  ({join_names(module['arguments'], 8)}) -> ({join_names(module['results'], 8)})"
     sizes = module["sizes"]
     if sizes and (needs := [*sizes["constraints"], *sizes["requirements"]]):
         yield f"  needs {', '.join(needs)}"

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from jax2tf_bridge._dtypes import find_dtype
-from jax2tf_bridge._utils import some
+from jax2tf_bridge._utils import join_names
 from jax2tf_bridge.errors import (
     LayerError,
     ShapeError,
@@ -92,7 +92,7 @@ class LayerFunction:
         """Lists the inputs as text, such as "ids: int32[b,n] and mask: bool[b,n]"."""
         texts = [f"{path}: {aval}" for path, aval in self.inputs]
         if len(texts) > _MAX_LISTED_INPUTS:
-            return some(texts, _MAX_LISTED_INPUTS - 1)
+            return join_names(texts, _MAX_LISTED_INPUTS - 1)
         *first, last = texts or ["no inputs"]
         return " and ".join(filter(None, [", ".join(first), last]))
 

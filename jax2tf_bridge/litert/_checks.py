@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge._utils import array_type_text, some
+from jax2tf_bridge._utils import array_type_text, join_names
 from jax2tf_bridge.comparing import describe_differences, make_difference_error, tolerance_of
 from jax2tf_bridge.emitters import find_source_line
 from jax2tf_bridge.errors import (
@@ -207,7 +207,7 @@ def _type_text(dtype: Any, shape: Sequence[int]) -> str:
 
 
 def _describe_empty(types: Mapping[str, str]) -> str:
-    names = some([f"{name}, {kind}" for name, kind in types.items()])
+    names = join_names([f"{name}, {kind}" for name, kind in types.items()])
     return f"LiteRT has no arrays without elements: {names}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import numbers
 import os
 import queue
 import threading
@@ -14,6 +15,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import jax
 
+from jax2tf_bridge._utils import as_integer
 from jax2tf_bridge.errors import ExportError
 from jax2tf_bridge.parallel._configuration import read_configuration, use_configuration
 from jax2tf_bridge.parallel._failures import Failure
@@ -70,10 +72,11 @@ class _ExecutorState:
 class ExportWorkers(Executor):
     """Local worker processes (Linux or macOS), each with its own JAX, for `export_many`.
 
-    A worker has the sys.path, the working folder and the environment that this process had when
-    the executor was made. Functions of the main script are sent by value; the script does not run
-    again. A process starts when there is work for it, and stays until `shutdown` or the end of
-    this process. If it dies, its job fails, and another process replaces it.
+    A process starts when there is work for it, and stays until `shutdown` or the end of this
+    process. If it dies, its job fails, and another process replaces it. A worker has the sys.path
+    and the working folder of this process at its start, and the environment that this process had
+    when the executor was made. Functions of the main script are sent by value; the script does not
+    run again.
 
     This is a concurrent.futures.Executor: `submit` calls any function in a worker. Reuse it for
     several calls of `export_many`, so that workers start only once:
@@ -111,12 +114,13 @@ class ExportWorkers(Executor):
           ExportError: `workers` is less than 1, `timeout` is not a positive number, `environment`
             is not a dict of texts, or `initializer` is not a function.
         """
-        count = _count_cores() if workers is None else workers
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        count = _count_cores() if workers is None else as_integer(workers)
+        if count is None or count < 1:
             raise ExportError(
                 f"workers must be a number of processes, at least 1. Got: {workers!r}."
             )
-        if timeout is not None and (not isinstance(timeout, (int, float)) or not timeout > 0):
+        number: object = timeout  # which may be NumPy's
+        if timeout is not None and not (isinstance(number, numbers.Real) and timeout > 0):
             raise ExportError(
                 f"timeout must be a number of seconds above 0, or None. Got: {timeout!r}."
             )
@@ -127,8 +131,9 @@ class ExportWorkers(Executor):
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._is_shut_down = False
-        # Kills the processes when this process ends without a shutdown.
-        weakref.finalize(self, self._shared.kill)
+        # If nobody shuts it down, the threads end after the submitted calls, and their processes
+        # with them. A worker whose parent ends, ends by itself.
+        weakref.finalize(self, self._shared.calls.put, None).atexit = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> WorkerFuture[T]:
         """Calls a function in a worker, with the JAX configuration of this thread.
@@ -175,8 +180,7 @@ class ExportWorkers(Executor):
                         if call is not None:
                             call.future.cancel()
                             call.future.set_running_or_notify_cancel()
-            for _ in self._threads:
-                self._shared.calls.put(None)
+            self._shared.calls.put(None)
         if wait:
             for thread in self._threads:
                 thread.join()
@@ -277,10 +281,14 @@ def _run_calls(shared: _ExecutorState) -> None:
 
 def _wait_for_call(shared: _ExecutorState) -> _SubmittedCall | None:
     """Waits for the next call; None after shutdown."""
-    with contextlib.suppress(queue.Empty):
-        return shared.calls.get_nowait()
-    shared.idle.release()
-    return shared.calls.get()
+    try:
+        call = shared.calls.get_nowait()
+    except queue.Empty:
+        shared.idle.release()
+        call = shared.calls.get()
+    if call is None:
+        shared.calls.put(None)  # for the next thread
+    return call
 
 
 def _run_call(

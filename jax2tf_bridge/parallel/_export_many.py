@@ -64,7 +64,8 @@ def export_many(
     Raises:
       ExportManyError: some jobs failed. The error has the results of the others.
       FunctionError: `jobs` has something other than an ExportJob.
-      ExportError: two jobs have the same name, or the options contradict each other.
+      ExportError: two jobs have the same name, the options contradict each other, or `executor`
+        is not an Executor.
 
     >>> import jax, numpy as np
     >>> x = np.ones((1, 2), np.float32)
@@ -82,6 +83,11 @@ def export_many(
             "workers and environment cannot be combined with executor: they are for processes that "
             "export_many starts. Pass them to the executor: ExportWorkers(workers, "
             "environment=...)."
+        )
+    if not (executor is None or isinstance(executor, Executor)):
+        raise ExportError(
+            f"executor must be a concurrent.futures.Executor. Got: {executor!r:.200}. Pass "
+            "ExportWorkers(), or the client.get_executor() of Dask."
         )
     if not jobs_by_name:
         return {}

@@ -1,4 +1,4 @@
-"""Defines ExportJob, names jobs, sends them to other processes, and runs them there."""
+"""ExportJob; names of jobs; jobs and answers as messages between processes."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ class WorkerProcess:
             self._out_of_time = True
             self._process.kill()
 
-        timer = threading.Timer(timeout, end)
+        timer = threading.Timer(min(timeout, threading.TIMEOUT_MAX), end)
         timer.daemon = True
         timer.start()
         try:

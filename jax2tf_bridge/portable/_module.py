@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from jax2tf_bridge._operations import CUSTOM_CALLS
-from jax2tf_bridge._utils import once_per_object, some
+from jax2tf_bridge._utils import join_names, once_per_object
 from jax2tf_bridge.bytecode import Version, read_summary
 from jax2tf_bridge.errors import FileFormatError, FunctionError
 from jax2tf_bridge.targets import TENSORFLOW_RELEASES, Target, find_releases
@@ -237,7 +237,7 @@ def no_handler_text(calls: Sequence[str]) -> str:
     "TensorFlow has no handler for the custom call 'lapack_ssyevd'"
     """
     noun = "custom call" if len(calls) == 1 else "custom calls"
-    return f"TensorFlow has no handler for the {noun} {some(calls, 8)}"
+    return f"TensorFlow has no handler for the {noun} {join_names(calls, 8)}"
 
 
 def find_releases_for(module: ModuleForPlatforms, calls: Collection[str]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, SupportsIndex
 import numpy as np
 
 from jax2tf_bridge._dtypes import find_dtype
-from jax2tf_bridge._utils import once_per_object, some
+from jax2tf_bridge._utils import join_names, once_per_object
 from jax2tf_bridge.bytecode import version_text
 from jax2tf_bridge.errors import FunctionError, ModuleError
 from jax2tf_bridge.portable._aval import Aval, LiftedConstant, Port, Sharding
@@ -463,8 +463,8 @@ def prng_keys_text(paths: Sequence[str], signature: str = "") -> str:
     keys = "a PRNG key" if len(paths) == 1 else f"{len(paths)} PRNG keys"
     of_signature = f" of {signature}" if signature else ""
     return (
-        f"the results{of_signature} depend on {keys} among the weights ({some(paths, 3)}): every "
-        "call draws the same numbers. If the model was saved in training mode, switch it to "
+        f"the results{of_signature} depend on {keys} among the weights ({join_names(paths, 3)}): "
+        "every call draws the same numbers. If the model was saved in training mode, switch it to "
         "evaluation before it is saved (model.eval() in Flax nnx); if it has to draw, make the "
         "key an argument of the function."
     )

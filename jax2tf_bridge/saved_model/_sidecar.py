@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from jax2tf_bridge._dtypes import NEED_X64, dtype_holds
-from jax2tf_bridge._utils import JsonProblem, JsonValue, number_of
+from jax2tf_bridge._utils import JsonProblem, JsonValue, read_number
 from jax2tf_bridge.errors import FileFormatError, SavingError
 from jax2tf_bridge.portable import PortableFunction, is_digest
 from jax2tf_bridge.serialization import collect_vjps, read_function, write_function
@@ -126,7 +126,7 @@ class SignatureEntry:
 
     def pad_numbers(self) -> dict[str, complex]:
         """Returns the pad values as numbers."""
-        return {name: number_of(text) for name, text in self.pad_values.items()}
+        return {name: read_number(text) for name, text in self.pad_values.items()}
 
     def only_buckets(self) -> dict[str, tuple[int, ...]]:
         """Returns the buckets of unchecked variables, the only sizes whose results are promised."""
@@ -435,7 +435,7 @@ def _decode_signature(place: JsonValue, version: int) -> tuple[SignatureEntry, s
             raise JsonProblem(
                 f"{value.path:.200}: expected the name of an input ({inputs:.80}), got {name!r:.80}"
             )
-        if not dtype_holds(entry.inputs[name].dtype, number_of(value.text())):
+        if not dtype_holds(entry.inputs[name].dtype, read_number(value.text())):
             raise value.problem(f"a number that {entry.inputs[name].dtype:.80} holds")
     return entry, file
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from jax2tf_bridge._dtypes import ALL_DTYPES, kind_of
+from jax2tf_bridge._dtypes import ALL_DTYPES, find_kind
 from jax2tf_bridge._utils import array_type_text
 from jax2tf_bridge.saved_model._schema import ShapeField, TensorProtoField
 from jax2tf_bridge.serialization import VARINT, ProtoField, ProtoMessage
@@ -188,7 +188,7 @@ def read_array(tensor: ProtoMessage, dtype_of: Callable[[str], Any]) -> np.ndarr
     values = np.concatenate(pieces) if pieces else np.zeros(0)
     if len(values) < size and size * dtype.itemsize > _MAX_TENSOR_BYTES:
         raise tensor.error(tensor.start, f"a constant has {size} elements")
-    if kind_of(name) == "float" and dtype.itemsize < 4:
+    if find_kind(name) == "float" and dtype.itemsize < 4:
         # The file stores narrow floats as their bits.
         values = values.astype(f"u{dtype.itemsize}").view(dtype)
     array = np.zeros(size, dtype)

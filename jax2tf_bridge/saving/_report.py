@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import tensorflow as tf
 
-from jax2tf_bridge._utils import number_text, some
+from jax2tf_bridge._utils import join_names, number_text
 from jax2tf_bridge.errors import Argument, Message
 from jax2tf_bridge.portable import Aval, find_prng_keys, prng_keys_text
 from jax2tf_bridge.publishing import NewVersion, describe_labels
@@ -84,7 +84,7 @@ class SavedSignature:
         if self.buckets:
             yield self.buckets
         if self.updates:
-            yield f"changes weights: {some(self.updates, _MAX_SHOWN)}"
+            yield f"changes weights: {join_names(self.updates, _MAX_SHOWN)}"
         if self.fixed_sizes:
             shown = dict(list(self.fixed_sizes.items())[:_MAX_SHOWN])
             hidden = len(self.fixed_sizes) - len(shown)
@@ -325,8 +325,8 @@ def _note_unused_keys(endpoints: Sequence[Endpoint]) -> Iterator[str]:
         if unused:
             keys = "PRNG key" if len(unused) == 1 else "PRNG keys"
             yield (
-                f"{e.name} never reads the {keys} {some(unused, _MAX_SHOWN)}: the results are the "
-                "same for all keys. To draw, as dropout does, run the model in training mode and "
-                "pass it the key before it is saved (apply(..., rngs=...) in Flax linen, "
+                f"{e.name} never reads the {keys} {join_names(unused, _MAX_SHOWN)}: the results "
+                "are the same for all keys. To draw, as dropout does, run the model in training "
+                "mode and pass it the key before it is saved (apply(..., rngs=...) in Flax linen, "
                 "model.train() in Flax nnx); else remove the argument."
             )

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 import tensorflow as tf
 
-from jax2tf_bridge._utils import did_you_mean, in_units
+from jax2tf_bridge._utils import did_you_mean, format_bytes
 from jax2tf_bridge.errors import Argument, Message, SavingError
 from jax2tf_bridge.saving._variables import SavedVariable, make_variable
 from jax2tf_bridge.saving.signatures import Endpoint, WeightLock, assign_all
@@ -166,7 +166,7 @@ def _count_weights(arrays: Mapping[str, ServedArray]) -> str:
         tf.TensorShape(array.shape).num_elements() * tf.as_dtype(array.dtype).size
         for array in arrays.values()
     )
-    return f"{len(arrays)} weights, {in_units(size)}"
+    return f"{len(arrays)} weights, {format_bytes(size)}"
 
 
 def choose_names(weights: Sequence[str]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge._utils import as_integer, did_you_mean, some, unknown_name_text
+from jax2tf_bridge._utils import as_integer, did_you_mean, join_names, unknown_name_text
 from jax2tf_bridge.errors import BridgeError, ShapeError, StructureError
 from jax2tf_bridge.saved_model import (
     GRAPH_FILE,
@@ -199,7 +199,7 @@ class RowScorer:
                 expected = {value.name: value for value in model.plan.inputs}[name]
                 raise StructureError(
                     f"The columns lack {name}: {expected}, an input of {self.signature}; there are "
-                    f"{some([str(c) for c in present], 8) or 'none'}"
+                    f"{join_names([str(c) for c in present], 8) or 'none'}"
                     f"{did_you_mean(name, map(str, present)) or '.'} Add the column, or rename one."
                 )
         counts = {}
@@ -247,7 +247,7 @@ class RowScorer:
                 if value.name not in row:
                     raise StructureError(
                         f"{describe_row(number)} lacks the input {value.name}: {value}; it has "
-                        f"{some([str(name) for name in row], 8) or 'nothing'}"
+                        f"{join_names([str(name) for name in row], 8) or 'nothing'}"
                         f"{did_you_mean(value.name, map(str, row)) or '.'} Add it, or leave the "
                         "row out."
                     )

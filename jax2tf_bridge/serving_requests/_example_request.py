@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from jax2tf_bridge._dtypes import is_integer, kind_of
-from jax2tf_bridge._utils import array_type_text, some
+from jax2tf_bridge._dtypes import find_kind, is_integer
+from jax2tf_bridge._utils import array_type_text, join_names
 from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.saved_model import SERVING_DEFAULT, iterate_input_sizes
@@ -131,14 +131,14 @@ class ExampleRequest:
         if names:
             return (
                 f"TensorFlow Serving cannot write the dtypes of {self.signature} as JSON: "
-                f"{some(names, 4)}. Call it over gRPC, or save a signature with other dtypes, such "
-                "as float32."
+                f"{join_names(names)}. Call it over gRPC, or save a signature with other dtypes, "
+                "such as float32."
             )
         empty = [f"{n}: {i}" for n, i in self.inputs.items() if 0 in i.shape[:-1]]
         if empty:
             return (
-                f"JSON has no arrays of the shape that {self.signature} takes: {some(empty, 4)}. "
-                "Call it over gRPC."
+                f"JSON has no arrays of the shape that {self.signature} takes: "
+                f"{join_names(empty)}. Call it over gRPC."
             )
         return ""
 
@@ -200,7 +200,7 @@ class ExampleRequest:
 
 
 def _to_scalar(element: Any, dtype: str) -> Scalar:
-    kind = kind_of(dtype)
+    kind = find_kind(dtype)
     if kind == "float":
         # The text of a narrow float has as few digits as tell it apart from others.
         return float(str(element))
@@ -352,7 +352,7 @@ def _choose_input(
 
 def _choose_value(name: str, dtype: str, pad_value: complex) -> Scalar:
     # 1 is no padding, and may be an id, a length, or the real value of a mask.
-    kind = kind_of(dtype)
+    kind = find_kind(dtype)
     if kind is None:
         return _TEXT
     if kind == "complex":

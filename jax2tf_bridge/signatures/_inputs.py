@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from jax2tf_bridge._dtypes import KEYS, find_dtype, kind_of
+from jax2tf_bridge._dtypes import KEYS, find_dtype, find_kind
 from jax2tf_bridge._utils import array_type_text, did_you_mean
 from jax2tf_bridge.errors import SavingError
 from jax2tf_bridge.portable import Aval, variables_in
@@ -209,14 +209,14 @@ def _make_array(value: Any, served: ServedArray, rng: np.random.Generator) -> np
     """
     row = find_dtype(served.dtype)
     dtype = np.dtype(object if row is None else row.numpy())
-    sizes, kind = served.shape or (), kind_of(served.dtype)
+    sizes, kind = served.shape or (), find_kind(served.dtype)
     if value is not None:
         try:
             array = np.asarray(value)
         except TypeError:  # a typed key of jax.random
             pass
         else:
-            if kind_of(array.dtype.name) == kind and array.ndim == len(sizes):
+            if find_kind(array.dtype.name) == kind and array.ndim == len(sizes):
                 return array.astype(dtype, copy=False)
     shape = [size if isinstance(size, int) else _OPEN_SIZE for size in sizes]
     if kind in ("int", "uint", "bool"):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from jax2tf_bridge._utils import some
+from jax2tf_bridge._utils import join_names
 from jax2tf_bridge.errors import Argument, BridgeError, Message, SavingError
 from jax2tf_bridge.portable import AUTO, PortableFunction, apply_target, unwrap_portable
 from jax2tf_bridge.serialization import read_function
@@ -198,7 +198,7 @@ def _list_weights(prepared: PreparedExport) -> str:
     weights = paths[: len(paths) - len(inputs)]
     if not weights:
         return "There are no weights in params."
-    return f"The weights in params are {some(weights, _MAX_LISTED)}."
+    return f"The weights in params are {join_names(weights, _MAX_LISTED)}."
 
 
 def _prepare_signature(

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from jax2tf_bridge._utils import in_units
+from jax2tf_bridge._utils import format_bytes
 from jax2tf_bridge.errors import make_path_error
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -148,8 +148,10 @@ def _make_full_disk_error(
         text += ": make room within the quota"
     else:
         free = _measure_room(folder) + (0 if partial is None else _measure_size(partial))
-        text += f": {in_units(free)} are free"
-        text += ", which is not enough" if needed is None else f", {in_units(needed)} are needed"
+        text += f": {format_bytes(free)} are free"
+        text += (
+            ", which is not enough" if needed is None else f", {format_bytes(needed)} are needed"
+        )
     text += ". Existing files are unchanged"
     if code == errno.ENOSPC and folder == _temporary_folder():
         text += ". Make room, or set TMPDIR to a folder on a disk with more"

@@ -51,7 +51,7 @@ from jax2tf_bridge.to_tensorflow._tf_compat import saved_model_message as saved_
 from jax2tf_bridge.to_tensorflow._tf_functions import TracedOnce as TracedOnce
 from jax2tf_bridge.to_tensorflow._tf_functions import opaque_to_autograph as opaque_to_autograph
 
-# The seam to TensorFlow's private names, for the packages that stand on this one.
+# TensorFlow's private names, for packages on higher floors.
 tf_compat = _tf_compat
 
 __all__ = ["to_tf"]

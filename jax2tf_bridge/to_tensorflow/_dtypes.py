@@ -36,7 +36,7 @@ def op_dtype(aval: Aval, path: str) -> tf.DType:
 
 
 def op_spec(aval: Aval, path: str) -> tf.TensorSpec:
-    """Returns the type in which a value is passed to the op; expressions are unknown sizes.
+    """Returns the type in which a value is passed to the op; symbolic sizes become unknown.
 
     Raises:
       DTypeError: as in `op_dtype`.
@@ -66,7 +66,7 @@ def can_have_shape(tensor: tf.Tensor, aval: Aval) -> bool:
 
 
 def is_in_range(value: object, dtype: tf.DType) -> bool:
-    """Returns whether an integer is in the dtype's range; TF may wrap one that is too large."""
+    """Returns whether an integer is in the dtype's range; TF may wrap larger integers."""
     if isinstance(value, bool) or not isinstance(value, int) or not dtype.is_integer:
         return True
     return bool(dtype.min <= value <= dtype.max)

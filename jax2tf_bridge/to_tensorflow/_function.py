@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from jax2tf_bridge._dtypes import WIDENED, dtype_holds
 from jax2tf_bridge.errors import DTypeError, make_mismatch_error
 from jax2tf_bridge.portable import (
     Aval,
@@ -18,7 +19,7 @@ from jax2tf_bridge.portable import (
 )
 from jax2tf_bridge.targets import Target
 from jax2tf_bridge.to_tensorflow._constants import EagerConstants
-from jax2tf_bridge.to_tensorflow._dtypes import can_have_shape, is_in_range, op_dtype
+from jax2tf_bridge.to_tensorflow._dtypes import can_have_shape, op_dtype
 from jax2tf_bridge.to_tensorflow._gradient import call_flat
 from jax2tf_bridge.to_tensorflow._op import check_function
 from jax2tf_bridge.to_tensorflow._shape_guards import format_known_shape
@@ -81,8 +82,10 @@ def _as_tensor(leaf: Any, aval: Aval, path: str) -> tf.Tensor:
     # Python numbers have no dtype, so they take the one of the argument.
     dtype = op_dtype(aval, path) if isinstance(leaf, (bool, int, float, complex)) else None
     try:
-        if dtype is not None and not is_in_range(leaf, dtype):
-            raise OverflowError(f"{dtype.name} does not hold {leaf}")
+        # The op takes int8 for a 4-bit integer, and XLA would drop bits of larger numbers.
+        name = aval.dtype if aval.dtype in WIDENED else aval.op_dtype
+        if dtype is not None and not dtype_holds(name, leaf):
+            raise OverflowError(f"{name} does not hold {leaf}")
         return tf.convert_to_tensor(leaf, dtype)
     except (TypeError, ValueError, OverflowError) as e:
         raise DTypeError(

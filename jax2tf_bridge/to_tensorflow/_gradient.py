@@ -88,7 +88,7 @@ class StoredGradients:
     """
 
     def __init__(self, portable: PortableFunction, order: int, constants: Constants) -> None:
-        """Creates the first `order` gradients of a function.
+        """Makes the gradients of a function up to `order`.
 
         Raises:
           GradientError, InconclusiveShapeError: the function has fewer gradients.

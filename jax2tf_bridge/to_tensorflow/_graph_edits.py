@@ -93,10 +93,10 @@ class FormFunctions:
         Args:
           node: the node, which is changed in place.
           form: its form.
-          *key: what the form depends on besides the node's operation and attributes.
+          *key: other values that determine the form, besides the operation and its attributes.
         """
         attributes = {k: v.SerializeToString() for k, v in node.attr.items() if k[0] != "_"}
-        # The name of a function in place of an operation's is a call of the function.
+        # A node whose operation is the name of a function calls that function.
         node.op = self.name_of((node.op, *key, *sorted(attributes.items())), form)
         for name in attributes:
             del node.attr[name]
@@ -105,7 +105,7 @@ class FormFunctions:
         """Returns the name of the function for a key; it contains the key's first part."""
         if key not in self._names:
             name = f"{self._prefix}_{len(self._names)}_{key[0]}"
-            assert name not in self._used_names, "TensorFlow names functions otherwise"
+            assert name not in self._used_names, "TensorFlow gives functions other names"
             self._names[key] = name
             self.definitions += _make_definitions(name, form)
         return self._names[key]

@@ -69,9 +69,9 @@ def check_versions(portable: PortableFunction) -> None:
 
 
 def check_function(portable: PortableFunction, *, has_arrays: bool = True) -> None:
-    """Raises unless the installed TF can run the portable function, and its types are the module's.
+    """Raises unless the installed TF can run the function, and its types match its module.
 
-    The modules of stored VJPs are checked as well.
+    Also checks the modules of stored VJPs.
 
     Args:
       portable: the function.
@@ -94,7 +94,7 @@ def check_function(portable: PortableFunction, *, has_arrays: bool = True) -> No
     _, newest, _ = installed_versions()
     for stored in get_stored_functions(portable):
         if stored.target.xla and stored.module.stablehlo_version > newest:
-            return  # a gradient that is too new for this TF is an error when the user asks for it
+            return  # the user gets an error only when asking for this gradient
         if not are_types_checked(stored):
             _check_module(stored, original=portable)
 

@@ -1,4 +1,4 @@
-"""The private names of TensorFlow that this package uses; no other module of it uses any."""
+"""Private names of TensorFlow; no other module of this package uses any."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge._utils import SeamName
-from jax2tf_bridge.errors import ModuleError, ShardingError
+from jax2tf_bridge.errors import BridgeError, ModuleError, ShardingError
 
 _XLA = "tensorflow.compiler.tf2xla.python.xla"
 _WRAPPERS = "tensorflow.python.trackable.data_structures"
@@ -109,17 +109,21 @@ LOGICAL_DEVICES_SEAM: Sequence[SeamName] = (_TILE, _REPLICATE)
 """Names that only `annotate_logical_devices` uses."""
 
 
+def _require(name: SeamName, problem: str, error: type[BridgeError] = ModuleError) -> Any:
+    """Returns an object of TensorFlow; raises an error about the problem if this TF lacks it."""
+    value = name.get()
+    if value is None:
+        raise error(f"TensorFlow {tf.__version__} {problem}. Use a release from {name.releases}.")
+    return value
+
+
 def call_module(args: Sequence[Any], attributes: Mapping[str, Any]) -> list[Any]:
     """Adds an XlaCallModule op on `args`; attributes that this TF does not know are left out.
 
     Raises:
       ModuleError: this TF has no XlaCallModule.
     """
-    op = _CALL_MODULE.get()
-    if op is None:
-        raise ModuleError(
-            f"TensorFlow {tf.__version__} has no XlaCallModule op. Use TensorFlow 2.15 or newer."
-        )
+    op = _require(_CALL_MODULE, "has no XlaCallModule op")
     parameters = _list_parameters(op)
     return list(op(args, **{k: v for k, v in attributes.items() if k in parameters}))
 
@@ -137,12 +141,7 @@ def add_xla_sharding(
     Raises:
       ModuleError: this TF has no XlaSharding.
     """
-    op = _SHARDING.get()
-    if op is None:
-        raise ModuleError(
-            f"TensorFlow {tf.__version__} has no XlaSharding op, which sharded functions need. Use "
-            "a release from 2.15 to 2.22."
-        )
+    op = _require(_SHARDING, "has no XlaSharding op, which sharded functions need")
     result = op(value, sharding=sharding)
     for name, content in attributes.items():
         getattr(result.op, _SET_ATTRIBUTE)(name, tf.compat.v1.AttrValue(s=content))
@@ -160,12 +159,9 @@ def annotate_logical_devices(tensor: Any, tiles: Sequence[int] | None) -> Any:
     Raises:
       ShardingError: this TF has no such op.
     """
-    function = (_REPLICATE if tiles is None else _TILE).get()
-    if function is None:
-        raise ShardingError(
-            "This TensorFlow cannot annotate tensors for XLA. Leave out the call of "
-            "split_to_logical_devices, or use a TensorFlow from 2.15 to 2.22."
-        )
+    name = _REPLICATE if tiles is None else _TILE
+    problem = "cannot annotate tensors for XLA, as split_to_logical_devices does"
+    function = _require(name, problem, ShardingError)
     if tiles is None:
         return function(tensor, use_sharding_op=True)
     devices = np.arange(int(np.prod(tiles))).reshape(tiles)
@@ -199,12 +195,7 @@ def freeze(function: Any, *, aggressive_inlining: bool) -> Any:
     Raises:
       ModuleError: this TF cannot do it.
     """
-    convert = _FREEZE.get()
-    if convert is None:
-        raise ModuleError(
-            f"TensorFlow {tf.__version__} cannot replace variables by constants and inline "
-            "functions. Use a release from 2.15 to 2.22."
-        )
+    convert = _require(_FREEZE, "cannot replace variables by constants and inline functions")
     return convert(function, lower_control_flow=False, aggressive_inlining=aggressive_inlining)
 
 
@@ -223,13 +214,8 @@ def function_to_graph(
     Raises:
       ModuleError: this TF cannot do it.
     """
-    convert = _FUNCTION_TO_GRAPH.get()
-    if convert is None:
-        raise ModuleError(
-            f"TensorFlow {tf.__version__} cannot read the functions of a graph as 2.15 to 2.22 "
-            "can. Write Core ML packages with one of these."
-        )
-    graph, names = convert(function, [*arguments])
+    problem = "cannot read the functions of a graph, as writing a Core ML package does"
+    graph, names = _require(_FUNCTION_TO_GRAPH, problem)(function, [*arguments])
     return graph, names
 
 

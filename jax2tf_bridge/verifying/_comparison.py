@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge._dtypes import kind_of
+from jax2tf_bridge._dtypes import find_kind
 from jax2tf_bridge._utils import progress_bar
 from jax2tf_bridge.comparing import (
     DRAWS,
@@ -129,7 +129,7 @@ class Sampler:
         shape = aval.shape if seed else aval.op_shape
         size = tuple(int(n or 0) for n in evaluate_shape(shape, sizes))
         generator, dtype = self._generator, aval.op_dtype
-        kind = kind_of(dtype)
+        kind = find_kind(dtype)
         if kind == "bool":
             return generator.integers(0, 2, size).astype(bool)
         if kind in ("int", "uint"):
@@ -552,7 +552,7 @@ def _make_arrays(tensors: Mapping[str, tf.Tensor]) -> dict[str, Any]:
 
 
 def _is_real(aval: Aval) -> bool:
-    return kind_of(aval.dtype) == "float"
+    return find_kind(aval.dtype) == "float"
 
 
 def _get_quick_options() -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from jax2tf_bridge._dtypes import kind_of
+from jax2tf_bridge._dtypes import find_kind
 from jax2tf_bridge.comparing import measure_distance, tolerance_of, widen_array
 
 _STRUCTURAL = frozenset(
@@ -520,7 +520,7 @@ def _align(actual: Any, expected: Any) -> Any:
 
 
 def _get_size_key(value: Any) -> tuple[int, str]:
-    kind = str(kind_of(str(value.dtype)))
+    kind = str(find_kind(str(value.dtype)))
     return value.size, "int" if kind in ("uint", "bool") else kind
 
 

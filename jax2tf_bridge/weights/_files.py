@@ -13,7 +13,12 @@ from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.errors import FileFormatError, name_missing_package
 from jax2tf_bridge.storage import AnyPath, as_path, on_disk
 from jax2tf_bridge.weights._safetensors import SafetensorsContents, looks_like_safetensors
-from jax2tf_bridge.weights._sources import FileSource, MemorySource, file_source
+from jax2tf_bridge.weights._sources import (
+    OTHER_CHECKPOINTS_ADVICE,
+    FileSource,
+    MemorySource,
+    file_source,
+)
 from jax2tf_bridge.weights._state_dicts import from_state_dict, to_state_dict
 from jax2tf_bridge.weights._stored import LeafInfo, StoredContents
 from jax2tf_bridge.weights.msgpack import MsgpackContents
@@ -38,6 +43,7 @@ def msgpack_restore(encoded_pytree: bytes | bytearray | memoryview) -> Any:
       FileFormatError: the bytes are damaged, or of another format; or a map has a duplicate key,
         which Flax accepts.
       MissingDependencyError: the dtype of an array needs ml_dtypes, which is not installed.
+      SerializationError: `encoded_pytree` is not bytes, but a path, for instance.
 
     >>> from jax2tf_bridge.weights import msgpack_serialize
     >>> msgpack_restore(msgpack_serialize({"scale": [1.5, 2]}))
@@ -58,7 +64,7 @@ def from_bytes(
 
     Raises:
       StateDictError: the structure differs; with `strict`, also if a shape or dtype differs.
-      FileFormatError, MissingDependencyError: as in msgpack_restore.
+      FileFormatError, MissingDependencyError, SerializationError: as in msgpack_restore.
 
     >>> from jax2tf_bridge.weights import to_bytes
     >>> from_bytes({"scale": (0, 0)}, to_bytes({"scale": (1.5, 2)}))
@@ -323,8 +329,7 @@ def _find_orbax_tree(folder: AnyPath) -> AnyPath:
         )
     raise FileFormatError(
         f"{folder} is a directory: expected a file of msgpack or safetensors, or a checkpoint of "
-        "Orbax. Load other checkpoints, or a SavedModel, with the library that wrote them, and "
-        "give the arrays as a state dict.",
+        f"Orbax. {OTHER_CHECKPOINTS_ADVICE}",
         file=str(folder),
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jax2tf_bridge._utils import array_type_text, did_you_mean
+from jax2tf_bridge._utils import array_type_text, did_you_mean, join_names
 from jax2tf_bridge.errors import StateDictError, format_bullets
 from jax2tf_bridge.weights._paths import join_path, walk
 
@@ -49,11 +49,8 @@ def format_keys(keys: Sequence[Any], noun: str = "key") -> str:
     >>> format_keys(["a", "b"]), format_keys(["x"], "field"), format_keys([])
     ("the keys 'a', 'b'", "the field 'x'", 'no keys')
     """
-    if not keys:
-        return f"no {noun}s"
-    shown = ", ".join(repr(key) for key in keys[:MAX_SHOWN_KEYS])
-    more = f" and {len(keys) - MAX_SHOWN_KEYS} more" if len(keys) > MAX_SHOWN_KEYS else ""
-    return f"the {noun}{'s' * (len(keys) > 1)} {shown}{more}"
+    names = join_names([repr(key) for key in keys], MAX_SHOWN_KEYS)
+    return f"the {noun}{'s' * (len(keys) > 1)} {names}" if keys else f"no {noun}s"
 
 
 def suggest_key(name: str, others: Sequence[Any]) -> str:
@@ -90,12 +87,8 @@ def make_state_error(lines: Sequence[tuple[str, str]], advice: str) -> StateDict
       lines: the path and the text of each difference; at least one.
       advice: a sentence with the remedy.
     """
-    texts = [f"{path or 'at the top'}: {text}" for path, text in lines[:_MAX_LINES]]
-    if len(lines) > _MAX_LINES:
-        texts.append(f"and {len(lines) - _MAX_LINES} more")
-    return StateDictError(
-        f"The state does not fit the target. {advice}{format_bullets(texts)}", path=lines[0][0]
-    )
+    texts = format_bullets([f"{path or 'at the top'}: {text}" for path, text in lines], _MAX_LINES)
+    return StateDictError(f"The state does not fit the target. {advice}{texts}", path=lines[0][0])
 
 
 def is_mapping(state: Any) -> bool:

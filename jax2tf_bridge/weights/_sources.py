@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.errors import FileFormatError, SerializationError
 from jax2tf_bridge.storage import OpenedFile, StoragePath, as_path
 
 HEADER_ROOM = 2048
@@ -22,6 +22,10 @@ HEADER_ROOM = 2048
 # Sizes of windows: long for sequences of small leaves, short between skipped large ones.
 _LONG_WINDOW = 1 << 16
 _SHORT_WINDOW = 1 << 12
+OTHER_CHECKPOINTS_ADVICE = (
+    "Load other checkpoints, or a SavedModel, with the library that wrote them, and pass the "
+    "arrays as a state dict."
+)
 # Some systems limit the size of one read.
 _MAX_READ_BYTES = 1 << 30
 
@@ -93,8 +97,18 @@ class MemorySource(ByteSource):
     """Bytes in memory; arrays are read-only views of them."""
 
     def __init__(self, data: bytes | bytearray | memoryview) -> None:
-        """Stores bytes, which must not change while the arrays are in use."""
-        view = memoryview(data)
+        """Stores bytes, which must not change while the arrays are in use.
+
+        Raises:
+          SerializationError: `data` is not bytes.
+        """
+        try:
+            view = memoryview(data)
+        except (TypeError, ValueError) as e:
+            raise SerializationError(
+                f"Encoded weights must be bytes. Got: {data!r:.80} of type {type(data).__name__}. "
+                "Read a file with read_weights(path)."
+            ) from e
         self._whole = data if isinstance(data, bytes) else None
         self._view = (view if view.c_contiguous else memoryview(bytes(view))).cast("B").toreadonly()
         self.file, self.size = None, len(self._view)
@@ -140,9 +154,7 @@ class FileSource(ByteSource):
         if stat.S_ISDIR(mode):
             raise FileFormatError(
                 f"{self.file} is a directory: expected a file of msgpack or safetensors. "
-                "read_weights reads a checkpoint of Orbax. Load other checkpoints, or a "
-                "SavedModel, with the library that wrote them, and give the arrays as a state "
-                "dict.",
+                f"read_weights reads a checkpoint of Orbax. {OTHER_CHECKPOINTS_ADVICE}",
                 file=self.file,
             )
         if not stat.S_ISREG(mode):
@@ -227,7 +239,7 @@ class FileSource(ByteSource):
     def _state(self) -> tuple[int, str]:
         """Returns size and modification time, which do not depend on names or links."""
         status = os.fstat(self._handle.fileno())
-        return status.st_size, _format_time(status.st_mtime_ns)
+        return status.st_size, f"{np.datetime64(status.st_mtime_ns, 'ns')} UTC"
 
     def _make_changed_error(self, state: str) -> FileFormatError:
         size, modified = self._opened
@@ -305,11 +317,7 @@ def view_array(
     return np.ndarray(shape, dtype, data, start)
 
 
-def _format_time(nanoseconds: int) -> str:
-    return f"{np.datetime64(nanoseconds, 'ns')} UTC"
-
-
-_PICKLE = "a pickle: load it with the library that wrote it, and give the object"
+_PICKLE = "a pickle: load it with the library that wrote it, and pass the object"
 _FORMATS: tuple[tuple[int, bytes, str], ...] = (
     (0, b"\x1f\x8b", "a gzip file: decompress it first"),
     (0, b"\x28\xb5\x2f\xfd", "a zstd file: decompress it first"),
@@ -319,13 +327,13 @@ _FORMATS: tuple[tuple[int, bytes, str], ...] = (
         0,
         b"PK\x03\x04",
         "a zip file, as numpy.savez, Keras and PyTorch write: load it with the library that wrote "
-        "it, and give the arrays by their paths",
+        "it, and pass the arrays by their paths",
     ),
-    (0, b"\x89HDF\r\n\x1a\n", "an HDF5 file: load it with Keras or h5py, and give the arrays"),
-    (0, b"\x93NUMPY", "an array of numpy.save: load it, and give a state dict with it"),
+    (0, b"\x89HDF\r\n\x1a\n", "an HDF5 file: load it with Keras or h5py, and pass the arrays"),
+    (0, b"\x93NUMPY", "an array of numpy.save: load it, and pass a state dict that has it"),
     *((0, bytes([0x80, protocol]), _PICKLE) for protocol in (2, 3, 4, 5)),
     (4, b"JXFN", "a .jaxfn file, which holds a function, not weights: read it with read_function"),
-    (0, b"{", "JSON, so text"),
+    (0, b"{", "JSON, which is text"),
 )
 
 

@@ -256,6 +256,8 @@ def test_declared_sizes_that_xla_contradicts() -> None:
 def test_declarations_are_checked_at_once() -> None:
     with pytest.raises(StructureError, match=r"call_tf\(identity\) must be a pytree of jax\.Shape"):
         call_tf(identity, output_shape_dtype=np.float32)
+    with pytest.raises(StructureError, match=r"Got: TensorSpec\(.* of type TensorSpec"):
+        call_tf(identity, output_shape_dtype=tf.TensorSpec((2,)))
     with pytest.raises(ShapeError, match=r"must have numbers as sizes\. Got: \(None, 2\)"):
         call_tf(identity, output_shape_dtype=_Open())
     with pytest.raises(DTypeError, match=r"declares the dtype key<fry>, which JAX and Tensor"):

@@ -159,6 +159,16 @@ def test_symbolic_sizes_of_results_are_found(f: Callable[..., Any], shape: str) 
     np.testing.assert_allclose(to_tf(portable)(x), f(tf.constant(x)), rtol=1e-5)
 
 
+def test_sizes_are_found_for_arguments_that_have_a_minimum_size() -> None:
+    shorter = convert(
+        lambda x: as_graph(lambda y: tf.concat([y, y], 0))(x[4:]),
+        polymorphic_shapes=ROWS,
+        polymorphic_constraints=["b >= 4"],
+    )
+    x = np.arange(14, dtype=np.float32).reshape(7, 2)
+    np.testing.assert_array_equal(shorter(x), np.concatenate([x[4:], x[4:]]))
+
+
 def test_symbolic_sizes_of_results_can_be_declared() -> None:
     def program(x: Any) -> Any:
         last = jax.ShapeDtypeStruct((x.shape[0] // 5, 2), x.dtype)

@@ -87,7 +87,7 @@ def test_other_formats_are_named(run: Run, tmp_path: Path) -> None:
     assert ended.error == (
         "w.npz holds no function, and no weights in msgpack or safetensors. It seems to be a "
         "zip file, as numpy.savez, Keras and PyTorch write: load it with the library that wrote "
-        "it, and give the arrays by their paths."
+        "it, and pass the arrays by their paths."
     )
 
 

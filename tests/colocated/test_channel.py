@@ -49,6 +49,14 @@ def test_objects_and_bytes_go_both_ways_in_one_order() -> None:
     assert parent.verify(bytearray(worker.sign(b""))) == b""
 
 
+def test_what_is_no_bytes_does_not_count_as_a_message() -> None:
+    parent, worker = pair()
+    for wrong in ("text", memoryview(b"abcd")[::2]):
+        with pytest.raises(TypeError):
+            parent.sign(wrong)  # type: ignore[arg-type]
+    assert worker.verify(parent.sign(memoryview(b"ab").cast("H"))) == b"ab"
+
+
 def test_the_trap_springs_where_it_is_sent_by_the_other_end() -> None:
     parent, worker = pair()
     with pytest.raises(Unpickled):

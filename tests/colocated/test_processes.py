@@ -236,7 +236,8 @@ class Net(nn.Module):
 
 net = Net(5)
 x = jnp.ones((2, 3))
-params = net.init(jax.random.key(0), x)
+shapes = jax.eval_shape(net.init, jax.random.key(0), x)
+params = jax.tree.map(lambda s: jnp.ones(s.shape), shapes)
 for function, args in (
     (net.apply, (params, x)), (lambda p, x: net.apply(p, x), (params, x)),
     (functools.partial(net.apply, params), (x,)), (jax.jit(net.apply), (params, x)),

@@ -160,7 +160,7 @@ REJECTED = [
         "from jax2tf_bridge.saving.buckets._buckets import f",
         "private to jax2tf_bridge.saving.buckets",
     ),
-    ("jax2tf_bridge.errors", "from jax2tf_bridge._utils._texts import some", "private to"),
+    ("jax2tf_bridge.errors", "from jax2tf_bridge._utils._texts import join_names", "private to"),
     # The rooms of emitters.
     (
         "jax2tf_bridge.emitters._movement",
@@ -248,7 +248,7 @@ ACCEPTED = [
     ("shape_poly._solution", "from ._expressions import Dim"),
     ("jax2tf_bridge.saving.buckets._x", "from jax2tf_bridge.saving._report import SavedModel"),
     ("jax2tf_bridge.saving.buckets", "from jax2tf_bridge.saving.buckets._buckets import f"),
-    ("jax2tf_bridge.errors", "from jax2tf_bridge._utils import some"),
+    ("jax2tf_bridge.errors", "from jax2tf_bridge._utils import join_names"),
     ("jax2tf_bridge.from_jax._trace", "import jax\nimport jax.numpy as jnp\nx = jax.export.export"),
     ("jax2tf_bridge.from_jax._trace", "from jax2tf_bridge.portable import Aval"),
     ("jax2tf_bridge.from_jax._trace", "from shape_poly import Dim"),

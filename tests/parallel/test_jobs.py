@@ -79,6 +79,11 @@ def test_options_of_own_processes_do_not_go_with_an_executor() -> None:
         export_many([ExportJob(double, [X])], executor=_Here(), workers=2)
 
 
+def test_executors_are_those_of_concurrent_futures() -> None:
+    with pytest.raises(ExportError, match=r"must be a .* Got: 3\. Pass ExportWorkers\(\), or"):
+        export_many([ExportJob(double, [X])], executor=3)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("workers", [0, -1, True, 1.5])
 def test_there_is_at_least_one_worker(workers: Any) -> None:
     with pytest.raises(ExportError, match=r"at least 1\. Got: "):
@@ -99,6 +104,10 @@ def test_there_is_at_least_one_worker(workers: Any) -> None:
 def test_options_of_workers_are_checked(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ExportError, match=text):
         ExportWorkers(**options)
+
+
+def test_options_of_workers_may_be_numpys_numbers() -> None:
+    ExportWorkers(np.int64(1), timeout=np.float32(0.5)).shutdown()  # type: ignore[arg-type]
 
 
 def test_arrays_are_not_sent() -> None:

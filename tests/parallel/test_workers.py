@@ -161,11 +161,16 @@ def test_shutdown_can_cancel_what_has_not_begun() -> None:
     assert all(future.cancelled() for future in rest)
 
 
-def test_a_forgotten_executor_leaves_no_process() -> None:
-    workers = ExportWorkers(1)
-    process = workers.submit(process_of).result()
-    del workers
+def test_a_forgotten_executor_leaves_no_process_and_no_thread() -> None:
+    before = set(threading.enumerate())
+    future = ExportWorkers(1, timeout=float("inf")).submit(process_of)
+    (thread,) = set(threading.enumerate()) - before
+    process = future.result()  # the call was made, although nobody has the executor
     assert _ends(process)
+    thread.join(30)
+    assert not thread.is_alive()
+    with pytest.raises(ProcessLookupError):  # it is no zombie, either
+        os.kill(process, 0)
 
 
 _PARENT = """

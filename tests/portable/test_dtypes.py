@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -16,8 +17,9 @@ from jax2tf_bridge._dtypes import (
     NEED_X64,
     WIDENED,
     DType,
+    dtype_holds,
     find_dtype,
-    kind_of,
+    find_kind,
 )
 
 # Private: the spellings of dtypes are read without JAX.
@@ -102,10 +104,23 @@ def test_what_follows_from_the_rows() -> None:
     assert Aval((), "key<fry>").op_dtype == "uint32"
     assert Aval((2,), "float16").is_differentiable
     assert not Aval((2,), "float0").is_differentiable
-    assert kind_of("float0") is kind_of("key<fry>") is kind_of("string") is None
+    assert find_kind("float0") is find_kind("key<fry>") is find_kind("string") is None
     assert array_size(Aval((3,), "complex64")) == 24
     assert tensorflows.STORED_BITS["qint32"] == 32
     assert tensorflows.DTYPES[7] == tensorflows.STRING
+
+
+def test_numbers_of_every_library_fit_their_dtype() -> None:
+    for dtype in ("bfloat16", "float8_e5m2", "int4", "float32", "int64"):
+        row = find_dtype(dtype)
+        assert row is not None
+        assert dtype_holds(dtype, row.numpy().type(-1))
+    assert dtype_holds("float64", np.longdouble(-1))
+    assert dtype_holds("float32", 2**70)
+    assert not dtype_holds("int4", ml_dtypes.bfloat16(1))
+    assert not dtype_holds("float32", np.clongdouble(1))
+    for wrong in ("1", None, [1], [1, 2], np.datetime64(1, "ns"), np.timedelta64(1, "ns")):
+        assert not dtype_holds("int64", wrong)
 
 
 @pytest.mark.parametrize(

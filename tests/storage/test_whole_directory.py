@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from jax2tf_bridge._utils import in_units
+from jax2tf_bridge._utils import format_bytes
 
 # Private: another machine, another file system, and any kind of directory.
 from jax2tf_bridge.storage import _disk, _files, _staging, as_path, on_disk
@@ -496,7 +496,7 @@ def test_copies_say_that_the_disk_is_full(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_sizes_for_people() -> None:
     sizes = [0, 999, 1000, 1_234_567, 10**9 - 1, 5 * 10**12]
     texts = ["0 bytes", "999 bytes", "1.0 kB", "1.2 MB", "1000.0 MB", "5000.0 GB"]
-    assert [in_units(size) for size in sizes] == texts
+    assert [format_bytes(size) for size in sizes] == texts
 
 
 def test_workplaces_are_closed_to_other_users(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_gradients(function: Any, kind: str, jit_compile: bool, xla: bool, tmp_p
 def test_second_order_in_a_branch(function: Any, xla: bool, tmp_path: Path) -> None:
     target = None if xla else Target.widest(xla=False)
     signature = Signature(function, args=[X])
-    save(tmp_path / "m", signature, params=W, vjp_order=2, target=target)
+    save(tmp_path / "m", signature, params=W, vjp_order=2, platforms=["cpu"], target=target)
     loaded = tf.saved_model.load(tmp_path / "m")
 
     @tf.function(autograph=False)

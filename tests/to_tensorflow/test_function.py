@@ -133,6 +133,10 @@ def test_number_that_is_none_of_the_dtype() -> None:
     for wrong in (1.5, 2**40, 1j):
         with pytest.raises(DTypeError, match=r"The argument n must be .* a scalar for int32\[\]"):
             f(wrong)
+    narrow = to_tf(export(lambda n: n.astype("int8"))(jax.ShapeDtypeStruct((), "int4")))
+    assert narrow(-8).numpy() == -8
+    with pytest.raises(DTypeError, match=r"a scalar for int4\[\]\. Got: 8 "):
+        narrow(8)
 
 
 def test_shapes_that_contradict_each_other() -> None:

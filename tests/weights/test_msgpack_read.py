@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import functools
+import io
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -16,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax2tf_bridge.errors import FileFormatError, StateDictError
+from jax2tf_bridge.errors import FileFormatError, SerializationError, StateDictError
 from jax2tf_bridge.weights import from_bytes, msgpack_restore
 from tests.fresh_process import run_python
 from tests.weights import msgpack_by_hand as by_hand
@@ -40,6 +42,15 @@ def _as_flax_reads(data: bytes) -> Any:
 @given(state_dicts())
 def test_state_dicts_come_back_as_flax_gives_them(tree: Any) -> None:
     _as_flax_reads(flax.serialization.msgpack_serialize(tree))
+
+
+@pytest.mark.parametrize("data", ["m.msgpack", Path("m.msgpack"), io.BytesIO(), None])
+def test_only_bytes_are_read(data: Any) -> None:
+    kind = type(data).__name__
+    text = rf"must be bytes\. Got: .* of type {kind}\. Read a file with read_weights\(path\)\."
+    for read in (msgpack_restore, functools.partial(from_bytes, {})):
+        with pytest.raises(SerializationError, match=text):
+            read(data)
 
 
 _objects = st.recursive(

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, get_args
 
-from jax2tf_bridge._dtypes import dtype_holds, kind_of
+from jax2tf_bridge._dtypes import dtype_holds, find_kind
 from jax2tf_bridge._utils import as_integer, did_you_mean
 from jax2tf_bridge.comparing import infer_batch_variable
 from jax2tf_bridge.errors import Argument, Blank, DTypeError, Message, ShapeError
@@ -233,7 +233,7 @@ def _check_masks(bucketing: Bucketing) -> None:
                     f"{shape_text([first])}. Got: {aval}",
                 )
             )
-        if kind_of(aval.op_dtype) == "complex":
+        if find_kind(aval.op_dtype) == "complex":
             problem = f": the dtype of a mask must be bool or real. Got: {aval}"
             raise ShapeError(Message(place, problem))
 

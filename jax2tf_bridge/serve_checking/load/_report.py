@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from jax2tf_bridge._utils import PlotLine, in_units, plot_latency
+from jax2tf_bridge._utils import PlotLine, format_bytes, plot_latency
 from jax2tf_bridge.serve_checking.load._requests import LoadPlan
 from jax2tf_bridge.serve_checking.load._servers import BatchCount, ServerMetrics
 
@@ -383,7 +383,7 @@ def _format_lines(report: LoadReport) -> Iterator[str]:
     if report.programs_read:
         yield _format_row("", f"{report.programs_read} programs were read from the compile cache")
     if report.peak_bytes is not None:
-        yield _format_row("memory", f"{in_units(report.peak_bytes)} at the peak")
+        yield _format_row("memory", f"{format_bytes(report.peak_bytes)} at the peak")
     if report.joins_requests:
         yield from _format_batches(report.batches)
     elif report.by_bucket:

@@ -524,13 +524,9 @@ class _Encoder:
         name = self.find_dtype_name(array.dtype)
         if name is None:
             raise _write_errors.make_dtype_error(place(), array)
-        parts = [
-            self.packer.pack_array_header(3),
-            self.packer.pack(list(shape)),
-            self.packer.pack(name),
-            make_binary_header(size),
-        ]
-        return b"".join(parts)
+        packer = self.packer
+        start: bytes = packer.pack_array_header(3) + packer.pack(list(shape)) + packer.pack(name)
+        return start + make_binary_header(size)
 
     def find_dtype_name(self, dtype: np.dtype[Any]) -> str | None:
         """Returns the name of a dtype for readers; None if readers do not support it."""

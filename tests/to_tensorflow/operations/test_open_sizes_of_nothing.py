@@ -114,7 +114,8 @@ def test_values_are_those_of_jax(name: str) -> None:
         for a, b in zip((make(1), *others), (make(9), *others), strict=True)
     ]
     graph = tf.function(to_tf(portable), input_signature=specs, autograph=False)
-    for size in (1, 2, 5):
+    # Rows and images without elements, and with; windows that fit into nothing, half, and all.
+    for size in (1, 2, 5) if name == "windows" else (1, 2):
         x = make(size)
         found = tf.nest.flatten(graph(x, *others))
         for one, other in zip(found, jax.tree.leaves(jax.jit(f)(x, *others)), strict=True):
