@@ -86,12 +86,23 @@ class Token:
         return repr(self.text) if self.text else "the end of the text"
 
 
+def check_is_text(text: object, error: type[DimensionSyntaxError]) -> None:
+    """Raises a TypeError that explains the syntax of `error` unless `text` is a string."""
+    if not isinstance(text, str):
+        raise TypeError(
+            f"A {error.subject} must be a string. Got: {text!r} of type {type(text).__name__}. "
+            f"{error.help}"
+        )
+
+
 def tokenize(text: str, error: type[DimensionSyntaxError] = DimensionSyntaxError) -> list[Token]:
     """Splits a text into tokens; the last token marks the end.
 
     Raises:
       DimensionSyntaxError: no token starts with a character; the error has the type `error`.
+      TypeError: the text is not a string.
     """
+    check_is_text(text, error)
     if len(text) > MAX_CHARACTERS:
         raise error(text, MAX_CHARACTERS + 1, f"text of more than {MAX_CHARACTERS} characters")
     result: list[Token] = []
@@ -151,6 +162,7 @@ def parse_dimension(text: str, *, simplify: bool = False) -> Dim:
 
     Raises:
       DimensionSyntaxError: the text is not a dimension.
+      TypeError: it is not text.
 
     >>> parse_dimension("mod(b, 2) + 3"), parse_dimension("2*3")
     (DimExpr('mod(b, 2) + 3'), 6)

@@ -168,6 +168,11 @@ def test_other_text_is_an_error_with_the_column(text: str, message: str) -> None
     assert raised.value.text == text
 
 
+def test_a_dimension_is_parsed_from_text_only() -> None:
+    with pytest.raises(TypeError, match="A dimension must be a string. Got: 3 of type int. A dim"):
+        parse_dimension(3)  # type: ignore[arg-type]
+
+
 @given(st.text(max_size=30) | st.text(alphabet="ab2 +-*/%^(),._max", max_size=30))
 def test_any_text_is_a_dimension_or_an_error_in_it(text: str) -> None:
     column = 1

@@ -80,7 +80,7 @@ from tests.shape_poly.proving import comparisons, grid, make_unsimplified, withi
 def test_requirements_are_simple(
     comparison: str, constraints: tuple[str, ...], requirement: str | None
 ) -> None:
-    simplest = weakest_requirement(parse_comparison(comparison), SymbolicScope(constraints))
+    simplest = weakest_requirement(comparison, SymbolicScope(constraints))
     assert (None if simplest is None else str(simplest)) == requirement
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import pickle
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -17,6 +18,9 @@ from shape_poly import (
     SymbolicScope,
     _scope,
     parse_comparison,
+    prove,
+    symbolic_shape,
+    weakest_requirement,
 )
 from tests.fresh_process import run_python
 from tests.sampling import examples
@@ -49,6 +53,24 @@ def test_scopes_are_values() -> None:
 def test_text_that_is_no_constraint_is_an_error() -> None:
     with pytest.raises(DimensionSyntaxError, match="at column 2: no comparison found"):
         SymbolicScope(["b"])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: SymbolicScope("b >= 4"), r"such as \['b >= 4', .*\]. Got: 'b >= 4' of type str"),
+        (lambda: SymbolicScope(4), "constraints must be a sequence, .* Got: 4 of type int"),
+        (lambda: SymbolicScope([4]), "A constraint must be a string. Got: 4 of type int"),
+        (lambda: SymbolicScope().with_constraints(["b >= 4"]), r"Got: \['b >= 4'\] of type list"),
+        (lambda: prove(4), "A constraint must be a string. Got: 4 of type int"),
+        (lambda: weakest_requirement(4), "A constraint must be a string. Got: 4 of type int"),
+        (lambda: prove("b >= 1", ["b >= 4"]), r"such as SymbolicScope\(\['b >= 4'\]\). Got: \["),
+        (lambda: symbolic_shape("b", scope=["b >= 4"]), "scope must be a SymbolicScope"),
+    ],
+)
+def test_constraints_of_another_type_are_errors(call: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        call()
 
 
 @pytest.mark.parametrize(
