@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import operator
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
 from jax2tf_bridge._dtypes import find_dtype
-from jax2tf_bridge._utils import once_per_object, some
+from jax2tf_bridge._utils import as_integer, once_per_object, some
 from jax2tf_bridge.bytecode import version_text
 from jax2tf_bridge.errors import FunctionError, ModuleError
 from jax2tf_bridge.portable._aval import Aval, LiftedConstant, Port, Sharding
@@ -289,12 +288,13 @@ def _set_widened(avals: tuple[Aval, ...], widens: bool) -> tuple[Aval, ...]:
 
 
 def is_vjp_order(value: object) -> bool:
-    """Returns whether a value is an integer of at least 0.
+    """Returns whether a value is an integer of at least 0, and not a bool.
 
-    >>> is_vjp_order(1), is_vjp_order(1.5)
-    (True, False)
+    >>> is_vjp_order(1), is_vjp_order(1.5), is_vjp_order(True)
+    (True, False, False)
     """
-    return isinstance(value, SupportsIndex) and operator.index(value) >= 0
+    order = as_integer(value)
+    return order is not None and order >= 0
 
 
 def _format_releases(releases: Sequence[str]) -> str:

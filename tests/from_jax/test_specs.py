@@ -40,6 +40,15 @@ def export_error(spec: object, *args: object, error: type[Exception]) -> str:
     return str(info.value)
 
 
+def test_a_static_argument_may_have_a_shape_of_its_own() -> None:
+    class Config:
+        shape = 3
+
+    function = jax.jit(lambda x, config: x * config.shape, static_argnums=1)
+    portable = bridge.export(function, platforms=["cpu"])(x32, Config())
+    assert [str(a) for a in portable.in_avals] == ["float32[3,4]"]
+
+
 MASK = {"m": np.ones((3, 1), np.float32)}
 
 

@@ -13,7 +13,7 @@ from jax2tf_bridge.errors import BridgeError, Message, StructureError
 from jax2tf_bridge.from_jax.arguments import shape_and_dtype
 from jax2tf_bridge.from_jax.shapes._options import NAMED_AUTO_SHAPES, SHAPES
 from jax2tf_bridge.portable import Auto
-from shape_poly import Dim, symbolic_shape
+from shape_poly import Dim, shape_text, symbolic_shape
 
 
 def find_entries(
@@ -149,8 +149,7 @@ def format_with_names(shape: Sequence[int | None]) -> str:
     ('(b, 28)', '(b,)')
     """
     names = ["b", *(f"d{i}" for i in range(1, len(shape)))]
-    sizes = [name if d is None else str(d) for name, d in zip(names, shape, strict=False)]
-    return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
+    return shape_text(name if d is None else d for name, d in zip(names, shape, strict=False))
 
 
 def _has_only_builtin_containers(tree: Any) -> bool:
@@ -169,7 +168,7 @@ def describe_problem(
     `shape` has None for unknown sizes. `path` is the argument in Python's syntax: "x",
     "params['w']".
     """
-    shown = f"({', '.join('?' if d is None else str(d) for d in shape)})"
+    shown = shape_text(shape)
     argument = f"The argument {path} has shape {shown}"
     entry = shape_spec or "..."
     named = _parse_dimensions(entry)

@@ -324,7 +324,7 @@ def symbolic_specs(
         written = Argument(SHAPES.name, proposal)
         raise ShapeError(Message(e, " Write: ", written)) from e.__cause__
     dynamic = tuple(trees[: len(args)]), dict(zip(by_keyword, trees[len(args) :], strict=True))
-    leaves = jax.tree_util.tree_leaves(((*args,), dict(kwargs)))
+    leaves = jax.tree_util.tree_leaves([value for _, value, _ in arguments])
     return Specs(dynamic, static_args, static_kwargs, names, _collect_constraints(leaves))
 
 
