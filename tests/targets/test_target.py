@@ -2,6 +2,7 @@
 
 import functools
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ def test_the_widest_prefers_the_oldest() -> None:
     assert list(versions) == sorted(versions)
 
 
-@pytest.mark.parametrize("release", ["2.17", "2.17.1", "2.17.0rc1"])
+@pytest.mark.parametrize("release", ["2.17", "2.17.1", "2.17.0rc1", "2.17rc1"])
 def test_a_release(release: str) -> None:
     target = Target.tensorflow(release)
     assert target.name == "TensorFlow 2.17"
@@ -84,6 +85,7 @@ def test_targets_without_xla() -> None:
     assert not target.xla
     assert Target.tensorflow("2.17").xla
     assert target.without_xla() is target
+    assert replace(Target.widest(), names_lines=True).without_xla().names_lines
     assert Target.widest(xla=False).name == "every TensorFlow from 2.15 on without XLA"
     # All that JAX writes can be said, whatever the release.
     assert target.stablehlo_versions[0] >= (1, 13, 7)
