@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from jax2tf_bridge._dtypes import is_integer
 from jax2tf_bridge.errors import DTypeError, ShapeError
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -16,7 +17,7 @@ DescribeRow: TypeAlias = Callable[[int], str]
 """Names a row for messages, as "Row 3 (id='a')"."""
 
 _CASTS = {"i": "iu", "u": "iu", "f": "fiu", "V": "fiu", "c": "cfiu", "b": "b"}
-"""Kinds of Python's numbers that become a dtype, by the kind of the dtype; ml_dtypes' is "V"."""
+"""Maps the kind of a dtype to the kinds of Python numbers that it takes; ml_dtypes have "V"."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Column:
 
 
 _MISSING = ("None", "NaN", "NAType")
-"""Names in errors of the values that stand for missing texts in Python, pandas and Arrow."""
+"""Values that stand for missing ones in Python, pandas and Arrow, as `_name_kind` calls them."""
 
 
 def is_widened(actual: np.dtype[Any], expected: np.dtype[Any]) -> bool:
@@ -153,15 +154,27 @@ def read_cell(name: str, value: Any, dtype: np.dtype[Any], describe: Callable[[]
     if has_dtype and is_widened(array.dtype, dtype):
         return array.astype(dtype)
     if has_dtype or (array.size and array.dtype.kind not in _CASTS.get(dtype.kind, "")):
-        has_none = array.dtype.kind == "O" and any(each is None for each in array.flat)
-        raise _make_dtype_error(describe(), name, dtype, "None" if has_none else array.dtype)
-    converted = array.astype(dtype)
-    if dtype.kind in "iu" and (converted != array).any():
+        kinds = map(_name_kind, array.flat if array.dtype.kind == "O" else ())
+        got = next((kind for kind in kinds if kind in _MISSING), array.dtype)
+        raise _make_dtype_error(describe(), name, dtype, got)
+    with np.errstate(over="ignore"):
+        converted = array.astype(dtype)
+    if is_integer(dtype.name):
+        is_lost = converted != array
+    else:
+        is_lost = np.isfinite(converted) != np.isfinite(array)
+    if is_lost.any():
         raise DTypeError(
-            f"{describe()}: {dtype} does not hold {array[converted != array].flat[0]}. Pass "
-            "numbers that it holds."
+            f"{describe()}: {dtype} does not hold {array[is_lost].flat[0]}. Pass numbers that it "
+            "holds."
         )
     return converted
+
+
+def _name_kind(value: object) -> str:
+    """Names the type of a value for messages; NaN by itself, because it may be a missing value."""
+    is_nan = isinstance(value, float) and value != value
+    return "None" if value is None else "NaN" if is_nan else type(value).__name__
 
 
 def _check_strings(name: str, array: Array, describe: DescribeRow) -> Array:
@@ -170,9 +183,7 @@ def _check_strings(name: str, array: Array, describe: DescribeRow) -> Array:
     for row, value in enumerate(array if array.ndim else [array.item()]):
         for text in value.flat if isinstance(value, np.ndarray) else [value]:
             if not isinstance(text, str | bytes):
-                is_nan = isinstance(text, float) and text != text
-                kind = "None" if text is None else "NaN" if is_nan else type(text).__name__
-                raise _make_dtype_error(describe(row), name, np.dtype(object), kind)
+                raise _make_dtype_error(describe(row), name, np.dtype(object), _name_kind(text))
     return array
 
 
@@ -184,7 +195,7 @@ def _make_dtype_error(subject: str, name: str, expected: np.dtype[Any], got: obj
                 "This is a missing text: fill it in, as with fillna('') in pandas, or leave the "
                 "row out."
             )
-    elif got == "None":
+    elif got in _MISSING:
         text, advice = str(expected), "Fill it in, or leave the row out."
     else:
         text = str(expected)

@@ -129,8 +129,8 @@ class RowPlan:
             else "Correct the row, or leave it out."
         )
         return (
-            f"input {value.name}: expected shape {_format_shape(value.shape)}{where}, got "
-            f"{_format_shape(shape)}. {advice}"
+            f"input {value.name}: expected shape {shape_text(value.shape)}{where}, got "
+            f"{shape_text(shape)}. {advice}"
         )
 
 
@@ -227,7 +227,3 @@ def _evaluate(shape: RowShape, actual: Sizes, values: Mapping[str, int]) -> Size
 
 def _list_variables(shape: RowShape) -> set[str]:
     return {v for d in shape or () if d is not None for v in variables_of(d)}
-
-
-def _format_shape(shape: Sequence[Dim | None]) -> str:
-    return shape_text("?" if d is None else d for d in shape)

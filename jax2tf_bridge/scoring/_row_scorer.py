@@ -146,11 +146,16 @@ class RowScorer:
           The outputs of each row by name, in the order of the rows.
 
         Raises:
-          StructureError: a row lacks an input.
+          StructureError: a row lacks an input, or `rows` is one row or a table.
           DTypeError: a value has another dtype.
           ShapeError: a value has another shape, or sizes of a row contradict each other.
         """
         model = self._get_model()
+        if isinstance(rows, Mapping | str | bytes) or hasattr(rows, "columns"):
+            raise StructureError(
+                "rows: expected a list with a mapping or a value for each row, got "
+                f"{type(rows).__name__}. Pass [row] for one row, or a table to score_columns."
+            )
         rows = list(rows)
         names = [value.name for value in model.plan.inputs]
         if len(names) == 1:
@@ -203,7 +208,8 @@ class RowScorer:
                     f"{did_you_mean(name, map(str, present)) or '.'} Add the column, or rename one."
                 )
         counts = {}
-        for name in names:
+        keys = [self.key] if self.key is not None and self.key in present else []
+        for name in [*names, *keys]:
             try:
                 counts[name] = len(columns[name])
             except TypeError as e:  # a number, or an array without dimensions
@@ -216,10 +222,9 @@ class RowScorer:
             raise StructureError(
                 f"The columns have different numbers of rows: {lengths}. Pass a value for each row."
             )
-        has_key = self.key is not None and self.key in present
 
         def describe_row(row: int) -> str:
-            if not has_key:
+            if not keys:
                 return f"Row {row}"
             return f"Row {row} ({self.key}={np.asarray(columns[self.key])[row:][:1].tolist()[0]!r})"
 
@@ -327,12 +332,11 @@ class _Model:
         object.__setattr__(self, "find_sizes", cached)
 
     def make_empty(self) -> dict[str, Array]:
-        return {
-            name: np.empty(
-                (0, *(size or 0 for size in spec.shape[1:])), _find_dtype(spec.dtype.name)
-            )
-            for name, spec in self.function.structured_outputs.items()
-        }
+        outputs = {}
+        for name, spec in self.function.structured_outputs.items():
+            sizes = spec.shape[1:] if spec.shape.rank else ()
+            outputs[name] = np.empty((0, *(n or 0 for n in sizes)), _find_dtype(spec.dtype.name))
+        return outputs
 
 
 @functools.lru_cache(_MAX_LOADED)
