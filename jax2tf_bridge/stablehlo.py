@@ -34,7 +34,7 @@ from jax2tf_bridge.portable import (
     variables_in,
 )
 from jax2tf_bridge.targets import TENSORFLOW_RELEASES, Target, as_target, check_expressible
-from shape_poly import Dim, shape_text, symbolic_shape
+from shape_poly import Dim, is_symbolic_dim, shape_text, symbolic_shape
 
 _BYTECODE = b"ML\xefR"
 _CONVENTION = 9
@@ -239,11 +239,8 @@ def _parse_shape(text: str, sizes: Sequence[str], argument: Argument, i: int) ->
         shape = symbolic_shape(text, like=like)
     except (TypeError, ValueError) as e:
         raise ShapeError(Message(argument, f", entry {i}: {e}")) from e
-    is_match = len(shape) == len(sizes) and all(
-        size in ("?", str(dim)) if isinstance(dim, int) else size == "?"
-        for dim, size in zip(shape, sizes, strict=True)
-    )
-    if not is_match:
+    # Known sizes have been compared with `like`.
+    if any(size != "?" and is_symbolic_dim(dim) for dim, size in zip(shape, sizes, strict=True)):
         raise ShapeError(
             Message(
                 argument,

@@ -68,7 +68,9 @@ class Comparison:
 
     def __post_init__(self) -> None:
         if self.operator not in COMPARE:
-            raise ValueError(f"operator must be one of {', '.join(COMPARE)}. Got: {self.operator!r}")
+            raise ValueError(
+                f"operator must be one of {', '.join(COMPARE)}. Got: {self.operator!r}"
+            )
         # Normal forms make equal comparisons equal objects.
         for name, side in (("left", self.left), ("right", self.right)):
             object.__setattr__(self, name, as_dim(side))
@@ -185,12 +187,7 @@ def _parse_side(text: str, start: int, end: int) -> Dim:
 
 
 def as_comparison(constraint: str | Comparison) -> Comparison:
-    """Returns a comparison as it is, and parses a text; each text is parsed once.
-
-    Raises:
-      DimensionSyntaxError: the text is not a comparison.
-      TypeError: it is neither a comparison nor text.
-    """
+    """Returns a comparison as it is, and parses a text once; raises a TypeError for other types."""
     if isinstance(constraint, Comparison):
         return constraint
     check_is_text(constraint, ComparisonSyntaxError)

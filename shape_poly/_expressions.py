@@ -216,11 +216,7 @@ class DimExpr:
 
     @staticmethod
     def of(value: Dim) -> DimExpr:
-        """Converts a dimension to an expression.
-
-        Raises:
-          TypeError: the value is neither an expression nor an integer.
-        """
+        """Converts a dimension to an expression; raises a TypeError for other types."""
         return value if isinstance(value, DimExpr) else DimExpr.constant(as_size(value))
 
     @staticmethod
@@ -476,11 +472,7 @@ def _is_dim(value: object) -> bool:
 
 
 def as_size(value: Any) -> int:
-    """Converts a Python or NumPy integer to an int.
-
-    Raises:
-      TypeError: the value is not an integer.
-    """
+    """Converts a Python or NumPy integer to an int; raises a TypeError for other types."""
     try:
         return operator.index(value)
     except TypeError as e:
@@ -491,11 +483,7 @@ def as_size(value: Any) -> int:
 
 
 def as_dim(dimension: Dim) -> Dim:
-    """Converts integers and constant expressions to int; returns other expressions unchanged.
-
-    Raises:
-      TypeError: the dimension is neither an expression nor an integer.
-    """
+    """Converts integers and constant expressions to int; returns other expressions unchanged."""
     if not isinstance(dimension, DimExpr):
         return as_size(dimension)
     value = dimension.constant_value()

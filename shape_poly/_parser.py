@@ -176,12 +176,6 @@ def parse_dimension(text: str, *, simplify: bool = False) -> Dim:
     return result
 
 
-def _suggest_name(name: str) -> str:
-    """Suggests a function with a similar name, in parentheses; "" if there is none."""
-    near = difflib.get_close_matches(name, ["non_negative", *_FUNCTIONS], n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
-
-
 class DimParser:
     """Recursive descent parser of dimensions.
 
@@ -329,8 +323,7 @@ class DimParser:
                 raise self.make_expected_error(f"'(' after {token}, which is not a variable")
             if token.text == "_":
                 raise self._make_error(
-                    token,
-                    "'_' stands for a whole dimension of a shape, not for a part of one",
+                    token, "'_' stands for a whole dimension of a shape, not for a part of one"
                 )
             return DimExpr.variable(token.text)
         if token.text == "(":
@@ -360,7 +353,9 @@ class DimParser:
         if name == "non_negative":
             kind, added = "max", [DimExpr.constant(0)]
         if kind is None:
-            raise self._make_error(function, f"unknown function {name}{_suggest_name(name)}")
+            near = difflib.get_close_matches(name, ["non_negative", *_FUNCTIONS], n=1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            raise self._make_error(function, f"unknown function {name}{hint}")
         operands = self._read_parenthesized(single=False)
         expected = 2 - len(added)
         if len(operands) != expected:

@@ -301,11 +301,7 @@ def _all_follow(facts: Sequence[Fact], ranges: Ranges) -> bool:
 
 
 def _remove_exact_quotient(
-    fact: Fact,
-    known: Sequence[Fact],
-    names: frozenset[str],
-    ranges: Ranges,
-    deadline: float,
+    fact: Fact, known: Sequence[Fact], names: frozenset[str], ranges: Ranges, deadline: float
 ) -> Fact | None:
     """Removes a quotient without remainder, by multiplying the fact by its divisor."""
     for monomial, coefficient in fact.expression.terms:

@@ -106,11 +106,7 @@ class SymbolicScope:
 
 
 def get_constraints(scope: SymbolicScope | None) -> tuple[Comparison, ...]:
-    """Returns the constraints of a scope; () for None.
-
-    Raises:
-      TypeError: `scope` is not a scope.
-    """
+    """Returns the constraints of a scope; () for None; raises a TypeError for other types."""
     if scope is None:
         return ()
     if not isinstance(scope, SymbolicScope):

@@ -343,11 +343,7 @@ class _PlanRun(Generic[T]):
                 self._assign(definition.variable, value, places, definition.constraint)
 
     def _assign(
-        self,
-        name: str,
-        value: T,
-        places: tuple[Place, ...],
-        constraint: Comparison | None = None,
+        self, name: str, value: T, places: tuple[Place, ...], constraint: Comparison | None = None
     ) -> None:
         least = self._smallest
         reason = (f"Expected value >= {least} for dimension variable {name}. Got: ", value)

@@ -272,7 +272,7 @@ def dtype_name(leaf: Any) -> str | None:
 
 
 def can_hold_number(number: complex, expected: str) -> bool:
-    """Returns whether a dtype can represent a Python number, up to rounding; only bools are bool."""
+    """Returns whether a dtype can represent a Python number, up to rounding; bool holds bools."""
     return dtype_holds(expected, number) and (expected != "bool" or isinstance(number, bool))
 
 

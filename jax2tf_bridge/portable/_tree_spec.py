@@ -5,22 +5,11 @@ from __future__ import annotations
 import copyreg
 import keyword
 from collections import namedtuple
-from collections.abc import (
-    Callable,
-    Collection,
-    Hashable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, cast
 
-from jax2tf_bridge.errors import (
-    StructureError,
-    format_bullets,
-)
+from jax2tf_bridge.errors import StructureError, format_bullets
 
 NodeKind: TypeAlias = Literal["leaf", "none", "tuple", "list", "dict", "namedtuple", "custom"]
 

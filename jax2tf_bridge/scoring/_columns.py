@@ -36,20 +36,16 @@ class Column:
         """Returns the shape of a row's value."""
         return tuple(self.cells[row].shape if self.dense is None else self.dense.shape[1:])
 
-    def make_batch(self, rows: Sequence[int] | slice, shape: Sequence[int], pad: Any) -> Array:
+    def make_batch(self, rows: Sequence[int], shape: Sequence[int], pad: Any) -> Array:
         """Returns the values of some rows, each padded at its end to a shape."""
         if self.dense is not None and self.dense.shape[1:] == tuple(shape):
-            return self.dense[rows]
-        numbers = range(*rows.indices(self._count())) if isinstance(rows, slice) else rows
-        first = self.dense if self.dense is not None else self.cells[0]
-        batch = np.full((len(numbers), *shape), pad, first.dtype)
-        for place, row in enumerate(numbers):
-            value = self.cells[row] if self.dense is None else self.dense[row]
-            batch[place][tuple(map(slice, value.shape))] = value
+            # A slice copies nothing.
+            return self.dense[slice(rows.start, rows.stop) if isinstance(rows, range) else rows]
+        values = self.cells if self.dense is None else self.dense
+        batch = np.full((len(rows), *shape), pad, values[0].dtype)
+        for place, row in enumerate(rows):
+            batch[place][tuple(map(slice, values[row].shape))] = values[row]
         return batch
-
-    def _count(self) -> int:
-        return len(self.cells) if self.dense is None else len(self.dense)
 
 
 _MISSING = ("None", "NaN", "NAType")
@@ -78,10 +74,10 @@ def read_column(
 
     Args:
       name: the input, for messages.
-      values: an array or a list of arrays, of Python's numbers, or of lists of them; or a Series of
-        pandas, or a column of an Arrow table.
-      dtype: the dtype of the input; "O" for strings. Arrays must have it or one that `is_widened`
-        converts; Python's numbers are converted if that changes none.
+      values: an array; a list of arrays, Python numbers or lists of these; a pandas Series; or a
+        column of an Arrow table.
+      dtype: the dtype of the input; "O" for strings. Arrays must have it, or a dtype that
+        `is_widened` allows. Python numbers are converted, and must not overflow.
       rank: the rank of a row's value; None if it is unknown.
       describe_row: names a row for messages.
 

@@ -23,7 +23,7 @@ from jax2tf_bridge.saved_model import (
 )
 from jax2tf_bridge.saving.serving import read_signature
 from jax2tf_bridge.scoring._columns import Array, Column, DescribeRow, read_cell, read_column
-from jax2tf_bridge.scoring._row_plan import RowPlan, RowSizes, Sizes, fits_shape, make_plan
+from jax2tf_bridge.scoring._row_plan import RowPlan, RowSizes, Sizes, fits_shape, plan_rows
 from jax2tf_bridge.storage import as_path
 
 _DEFAULT_BATCH_SIZE = 256
@@ -64,7 +64,7 @@ class RowScorer:
         `defaults` may be left out.
       key: the field that identifies a row in error messages, as "id". It need not be an input.
       batch_size: the maximum number of rows in a call of the signature. The default is the largest
-        bucket of the rows, or 256 without buckets, where each other size is compiled.
+        bucket of the rows. Without buckets it is 256, and each other number of rows is compiled.
 
     Raises:
       FileNotFoundError: there is no such folder.
@@ -287,7 +287,7 @@ class RowScorer:
                 piece = rows[first : first + step]
                 tensors = {
                     each.name: tf.constant(
-                        column.make_batch(_as_slice(piece), shape, each.pad),
+                        column.make_batch(piece, shape, each.pad),
                         tf.as_dtype(each.dtype),
                     )
                     for each, column, shape in zip(
@@ -341,12 +341,12 @@ class _Model:
 
 @functools.lru_cache(_MAX_LOADED)
 def _load(path: str, signature: str, fingerprint: object) -> _Model:
-    """Loads a signature once per process: engines make a scorer anew for each task.
+    """Loads a signature once per process, because engines make a new scorer for each task.
 
     Args:
       path: the folder.
       signature: the name of the signature.
-      fingerprint: differs when another model lies at the path.
+      fingerprint: identifies the model at the path, so that another one there is loaded.
     """
     plan, entry = _read_plan(path, signature)
     loaded = tf.saved_model.load(path)
@@ -355,7 +355,7 @@ def _load(path: str, signature: str, fingerprint: object) -> _Model:
 
 
 def _make_fingerprint(path: str) -> object:
-    """Describes the graph's file; None behind a scheme, where a version never changes."""
+    """Identifies the contents of the graph's file; None for a URL, where they never change."""
     try:
         status = os.stat(os.path.join(path, GRAPH_FILE))
     except OSError:
@@ -369,7 +369,7 @@ def _read_plan(path: str, signature: str) -> tuple[RowPlan, EntryPoint]:
     if signature not in entries:
         raise BridgeError(f"{path} has {unknown_name_text('signature', signature, entries)}")
     served = read_signature(entries[signature], read_sidecar(as_path(path)))
-    return make_plan(path, served), entries[signature]
+    return plan_rows(path, served), entries[signature]
 
 
 def _read_defaults(entry: EntryPoint) -> dict[str, Array]:
@@ -428,10 +428,6 @@ def _group_rows(
     return list(groups.values())
 
 
-def _as_slice(rows: Sequence[int]) -> Sequence[int] | slice:
-    return slice(rows.start, rows.stop) if isinstance(rows, range) else rows
-
-
 def _cut_results(
     arrays: Mapping[str, Array], sizes: Sequence[RowSizes]
 ) -> dict[str, Array | list[Array]]:
@@ -466,6 +462,6 @@ def _join_parts(parts: Sequence[_Part], count: int) -> dict[str, Array]:
                 for row, value in zip(rows, values, strict=True):
                     column[row] = value
             else:
-                column[_as_slice(rows)] = values
+                column[rows] = values
         results[name] = column
     return results

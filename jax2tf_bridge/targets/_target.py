@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from jax2tf_bridge._operations import COMPOSITES, CUSTOM_CALLS, OPERATIONS
@@ -202,13 +202,8 @@ class Target:
         """Returns the same consumer without XLA, which runs TensorFlow's own operations."""
         if not self.xla:
             return self
-        return replace(
-            self,
-            name=f"{self.name} without XLA",
-            stablehlo_versions=_VERSIONS_WITHOUT_XLA,
-            calling_convention=_NEWEST_CONVENTION,
-            xla=False,
-        )
+        name = f"{self.name} without XLA"
+        return Target(name, _VERSIONS_WITHOUT_XLA, _NEWEST_CONVENTION, xla=False)
 
     def custom_calls(self, platforms: Sequence[str]) -> frozenset[str]:
         """Returns the custom calls that have a handler on at least one of `platforms`.

@@ -303,7 +303,7 @@ def test_rows_that_are_one_row_or_a_table_are_refused(text: RowScorer, rows: Any
 
 def test_a_number_that_becomes_infinite_is_refused(text: RowScorer) -> None:
     row = {"ids": [1], "attention_mask": [1]}
-    with pytest.raises(DTypeError, match=r"^shared_inputs\['scale'\]: float32 does not hold 1e\+300"):
+    with pytest.raises(DTypeError, match=r"\['scale'\]: float32 does not hold 1e\+300\. Pass"):
         text.score([row], shared_inputs={"scale": 1e300})
     (infinite,) = text.score([row], shared_inputs={"scale": float("inf")})
     assert np.isinf(infinite["embedding"]).all()

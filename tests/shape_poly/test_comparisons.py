@@ -112,11 +112,11 @@ def test_other_text_is_an_error_with_the_column(text: str, message: str) -> None
 
 def test_a_comparison_has_an_operator_and_two_dimensions() -> None:
     assert Comparison(">=", DimExpr.variable("b"), np.int64(4)).holds({"b": 4})  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="must be one of >=, <=, ==, >, <, !=. Got: '=>'"):
+    with pytest.raises(ValueError, match=r"must be one of >=, <=, ==, >, <, !=. Got: '=>'"):
         Comparison("=>", 1, 2)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="parse_dimension makes one from text. Got: 'b' of type"):
+    with pytest.raises(TypeError, match=r"parse_dimension makes one from text. Got: 'b' of"):
         Comparison(">=", "b", 2)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="A constraint must be a string. Got: 3 of type int. A con"):
+    with pytest.raises(TypeError, match=r"A constraint must be a string. Got: 3 of type int. A"):
         parse_comparison(3)  # type: ignore[arg-type]
 
 

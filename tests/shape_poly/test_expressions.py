@@ -272,7 +272,7 @@ def test_names_that_read_as_something_else_are_refused() -> None:
 
 
 def test_an_unknown_kind_of_operation_is_refused() -> None:
-    with pytest.raises(ValueError, match="one of floordiv, mod, max, min. Got: 'pow'"):
+    with pytest.raises(ValueError, match=r"one of floordiv, mod, max, min. Got: 'pow'"):
         operation("pow", b, 2)  # type: ignore[arg-type]
 
 

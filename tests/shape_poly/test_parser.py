@@ -169,7 +169,7 @@ def test_other_text_is_an_error_with_the_column(text: str, message: str) -> None
 
 
 def test_a_dimension_is_parsed_from_text_only() -> None:
-    with pytest.raises(TypeError, match="A dimension must be a string. Got: 3 of type int. A dim"):
+    with pytest.raises(TypeError, match=r"A dimension must be a string. Got: 3 of type int. A"):
         parse_dimension(3)  # type: ignore[arg-type]
 
 

@@ -2,7 +2,6 @@
 
 import functools
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -85,7 +84,6 @@ def test_targets_without_xla() -> None:
     assert not target.xla
     assert Target.tensorflow("2.17").xla
     assert target.without_xla() is target
-    assert replace(Target.widest(), names_lines=True).without_xla().names_lines
     assert Target.widest(xla=False).name == "every TensorFlow from 2.15 on without XLA"
     # All that JAX writes can be said, whatever the release.
     assert target.stablehlo_versions[0] >= (1, 13, 7)

@@ -100,9 +100,9 @@ def propose_shapes(
 ) -> Any:
     """Proposes polymorphic_shapes that fit, close to the user's; None if it finds none.
 
-    Entries that fit are kept. If one entry is for all arguments, those that it does not fit get
-    none. Unknown sizes get variables. `arguments` has the name, value and entry of each argument,
-    of which the first `count` are positional; the value of a static argument is None.
+    Entries that fit are kept. If all arguments share one entry, those that it does not fit get
+    none. Unknown sizes get variables. `arguments` has (name, value, entry) for each argument: the
+    first `count` are positional, and the value of a static one is None.
     """
     shared = is_entry(polymorphic_shapes)
     proposals: dict[str, Any] = {}

@@ -153,7 +153,7 @@ def propose_values(
     shape = tuple(map(assumptions.from_jax, question.constants))
     samples = itertools.islice(_iter_samples(function.variables), _MAX_SAMPLES)
     allowed = [sizes for sizes in samples if assumptions.full_scope.holds(sizes)]
-    # In reverse, because among equally frequent values those at 24, which has many divisors, win.
+    # The first of equally frequent values wins: that of the largest size, which has many divisors.
     counts = collections.Counter(evaluate_shape(shape, sizes) for sizes in reversed(allowed))
     rows = [row for row, _ in counts.most_common(_MAX_VALUES)]
     if function.variables <= function.example.keys():
