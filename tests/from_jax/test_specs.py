@@ -182,6 +182,7 @@ def test_wrong_structure() -> None:
     check_error(StructureError, text, ["b, 4"], x32, x32)
     text = "[...]A shape is written as a string: '(b, 4)'."
     check_error(StructureError, text, [(None, 4)], x32)
+    check_error(StructureError, text.replace("4", "..."), [("b", ...)], x32)
     text = (
         "The polymorphic_shapes entry of the argument x must be None or a string, as '(b, 28)'. "
         "Got: 3 of type int."

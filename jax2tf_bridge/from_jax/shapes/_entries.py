@@ -142,7 +142,7 @@ def _describe_unknown_sizes(leaf: Any) -> str | None:
     return format_with_names(shape) if None in shape else None
 
 
-def format_with_names(shape: Sequence[int | None]) -> str:
+def format_with_names(shape: Sequence[int | str | None]) -> str:
     """Formats a shape as an entry, with variables for unknown sizes.
 
     >>> format_with_names([None, 28]), format_with_names([None])

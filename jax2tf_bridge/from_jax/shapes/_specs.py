@@ -358,12 +358,11 @@ def _make_specs(argument: Any, shape_spec: Any, name: str) -> Any:
             is_leaf=is_entry,
         )
     except ValueError as e:
-        entry = isinstance(shape_spec, (tuple, list))
-        hint = (
-            f" A shape is written as a string: {format_with_names(shape_spec)!r}."
-            if entry and all(isinstance(d, int) or d is None for d in shape_spec)
-            else ""
-        )
+        hint = ""
+        if isinstance(shape_spec, (tuple, list)) and jax.tree_util.all_leaves([argument]):
+            shape = ["..." if d is ... else d for d in shape_spec]
+            if all(isinstance(d, (int, str, type(None))) for d in shape):
+                hint = f" A shape is written as a string: {format_with_names(shape)!r}."
         raise StructureError(
             Message(
                 SHAPES,
