@@ -101,10 +101,11 @@ def read_column(
             return Column(values.astype(dtype, copy=False))
         elif values.dtype.kind != "O":
             raise _make_dtype_error(f"Column {name}", name, dtype, values.dtype)
-    cells = [
-        read_cell(name, value, dtype, functools.partial(describe, row))
-        for row, value in enumerate(values)
-    ]
+    with np.errstate(over="raise"):
+        cells = [
+            read_cell(name, value, dtype, functools.partial(describe, row))
+            for row, value in enumerate(values)
+        ]
     shapes = {cell.shape for cell in cells}
     if len(shapes) == 1:
         return Column(np.stack(cells))
@@ -122,7 +123,7 @@ def _has_nulls(column: Any) -> bool:
 
 
 def read_cell(name: str, value: Any, dtype: np.dtype[Any], describe: Callable[[], str]) -> Array:
-    """Reads one value of an input.
+    """Reads one value of an input; refuses numbers that overflow if np.errstate raises for them.
 
     Args:
       name: the input, for messages.
@@ -153,16 +154,16 @@ def read_cell(name: str, value: Any, dtype: np.dtype[Any], describe: Callable[[]
         kinds = map(_name_kind, array.flat if array.dtype.kind == "O" else ())
         got = next((kind for kind in kinds if kind in _MISSING), array.dtype)
         raise _make_dtype_error(describe(), name, dtype, got)
-    with np.errstate(over="ignore"):
+    try:
         converted = array.astype(dtype)
-    if is_integer(dtype.name):
-        is_lost = converted != array
-    else:
-        is_lost = np.isfinite(converted) != np.isfinite(array)
-    if is_lost.any():
+        can_wrap = dtype.kind in "iu" or (dtype.kind == "V" and is_integer(dtype.name))
+        lost = array[converted != array] if can_wrap else ()
+    except FloatingPointError:
+        finite = array[np.isfinite(array)]
+        lost = finite[np.abs(finite).argmax() :]
+    if len(lost):
         raise DTypeError(
-            f"{describe()}: {dtype} does not hold {array[is_lost].flat[0]}. Pass numbers that it "
-            "holds."
+            f"{describe()}: {dtype} does not hold {lost[0]}. Pass numbers that it holds."
         )
     return converted
 

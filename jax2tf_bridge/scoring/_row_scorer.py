@@ -380,6 +380,7 @@ def _read_defaults(entry: EntryPoint) -> dict[str, Array]:
     }
 
 
+@np.errstate(over="raise")
 def _read_shared(plan: RowPlan, values: Mapping[str, Any]) -> dict[str, Array]:
     arrays = {}
     for name, value in values.items():
