@@ -173,7 +173,8 @@ def test_a_dimension_is_parsed_from_text_only() -> None:
         parse_dimension(3)  # type: ignore[arg-type]
 
 
-@given(st.text(max_size=30) | st.text(alphabet="ab2 +-*/%^(),._max", max_size=30))
+# All Unicode would take a second to load, for characters that are all refused as these are.
+@given(st.text(alphabet="ab2 +-*/%^(),._maxé²٣\n\0'\\\U0001f600", max_size=30))
 def test_any_text_is_a_dimension_or_an_error_in_it(text: str) -> None:
     column = 1
     try:

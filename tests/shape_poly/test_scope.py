@@ -134,7 +134,7 @@ def test_adding_a_constraint_looks_for_contradictions_too() -> None:
 @settings(max_examples=examples(30), deadline=None)
 def test_contradictory_constraints_have_no_witness(constraints: list[Comparison]) -> None:
     conflict: tuple[Comparison, ...] = ()
-    with mock.patch.object(_scope, "_MAX_CONFLICT_SECONDS", 0.3):
+    with mock.patch.object(_scope, "_MAX_CONFLICT_SECONDS", 0.1):
         try:
             SymbolicScope(constraints)
         except ContradictionError as e:
