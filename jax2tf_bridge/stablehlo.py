@@ -239,13 +239,13 @@ def _parse_shape(text: str, sizes: Sequence[str], argument: Argument, i: int) ->
         shape = symbolic_shape(text, like=like)
     except (TypeError, ValueError) as e:
         raise ShapeError(Message(argument, f", entry {i}: {e}")) from e
-    # Known sizes have been compared with `like`.
-    if any(size != "?" and is_symbolic_dim(dim) for dim, size in zip(shape, sizes, strict=True)):
+    # Numbers have been compared with `like`.
+    if any((size == "?") != is_symbolic_dim(dim) for dim, size in zip(shape, sizes, strict=True)):
         raise ShapeError(
             Message(
                 argument,
-                f", entry {i}: the module takes {shape_text(sizes)}, where ? is open. Got: "
-                f"{text!r}",
+                f", entry {i}: the module takes {shape_text(sizes)}. Write a variable for each ?, "
+                f"and the other sizes as they are. Got: {text!r}",
             )
         )
     return shape

@@ -148,7 +148,7 @@ def read_cell(name: str, value: Any, dtype: np.dtype[Any], describe: Callable[[]
     if array.dtype == dtype:
         return array
     has_dtype = isinstance(value, np.ndarray | np.generic) and value.dtype.kind != "O"
-    if has_dtype and is_widened(array.dtype, dtype):
+    if is_widened(array.dtype, dtype):
         return array.astype(dtype)
     if has_dtype or (array.size and array.dtype.kind not in _CASTS.get(dtype.kind, "")):
         kinds = map(_name_kind, array.flat if array.dtype.kind == "O" else ())
@@ -157,7 +157,7 @@ def read_cell(name: str, value: Any, dtype: np.dtype[Any], describe: Callable[[]
     try:
         converted = array.astype(dtype)
         can_wrap = dtype.kind in "iu" or (dtype.kind == "V" and is_integer(dtype.name))
-        lost = array[converted != array] if can_wrap else ()
+        lost: Any = array[converted != array] if can_wrap else ()
     except FloatingPointError:
         finite = array[np.isfinite(array)]
         lost = finite[np.abs(finite).argmax() :]

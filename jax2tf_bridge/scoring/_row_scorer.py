@@ -151,7 +151,8 @@ class RowScorer:
           ShapeError: a value has another shape, or sizes of a row contradict each other.
         """
         model = self._get_model()
-        if isinstance(rows, Mapping | str | bytes) or hasattr(rows, "columns"):
+        is_list = isinstance(rows, Iterable) and not isinstance(rows, Mapping | str | bytes)
+        if not is_list or hasattr(rows, "columns"):
             raise StructureError(
                 "rows: expected a list with a mapping or a value for each row, got "
                 f"{type(rows).__name__}. Pass [row] for one row, or a table to score_columns."

@@ -7,6 +7,8 @@ import types
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -281,8 +283,9 @@ def test_narrower_numbers_are_widened_if_none_is_rounded(text: RowScorer) -> Non
     mask = ids.astype(np.uint8)
     scores = text.score_columns({"ids": ids.astype(np.int16), "attention_mask": list(mask)})
     np.testing.assert_array_equal(scores["words"], expected["words"])
-    scale = {"scale": np.float16(1)}
-    assert len(text.score([{"ids": ids[0], "attention_mask": mask[0]}], shared_inputs=scale)) == 1
+    for scale in (np.float16(1), ml_dtypes.bfloat16(1), jnp.bfloat16(1)):
+        row = {"ids": ids[0], "attention_mask": mask[0]}
+        assert len(text.score([row], shared_inputs={"scale": scale})) == 1
     for wider in (np.uint32, np.int64, np.bool_):
         with pytest.raises(DTypeError, match="Column ids: expected int32, got"):
             text.score_columns({"ids": ids.astype(wider), "attention_mask": ids})
@@ -294,7 +297,9 @@ def test_a_row_that_is_no_mapping_is_named(text: RowScorer) -> None:
         text.score([3])
 
 
-@pytest.mark.parametrize("rows", [{"ids": [[1]]}, "text", types.SimpleNamespace(columns=["ids"])])
+@pytest.mark.parametrize(
+    "rows", [None, {"ids": [[1]]}, "text", types.SimpleNamespace(columns=["ids"])]
+)
 def test_rows_that_are_one_row_or_a_table_are_refused(text: RowScorer, rows: Any) -> None:
     message = f"got {type(rows).__name__}. Pass [row] for one row, or a table to score_columns."
     with pytest.raises(StructureError, match=f"{re.escape(message)}$"):

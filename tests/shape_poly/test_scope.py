@@ -55,17 +55,21 @@ def test_text_that_is_no_constraint_is_an_error() -> None:
         SymbolicScope(["b"])
 
 
+FOUR: Any = 4
+TEXTS: Any = ["b >= 4"]
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: SymbolicScope("b >= 4"), r"such as \['b >= 4', .*\]. Got: 'b >= 4' of type str"),
-        (lambda: SymbolicScope(4), "constraints must be a sequence, .* Got: 4 of type int"),
-        (lambda: SymbolicScope([4]), "A constraint must be a string. Got: 4 of type int"),
-        (lambda: SymbolicScope().with_constraints(["b >= 4"]), r"Got: \['b >= 4'\] of type list"),
-        (lambda: prove(4), "A constraint must be a string. Got: 4 of type int"),
-        (lambda: weakest_requirement(4), "A constraint must be a string. Got: 4 of type int"),
-        (lambda: prove("b >= 1", ["b >= 4"]), r"such as SymbolicScope\(\['b >= 4'\]\). Got: \["),
-        (lambda: symbolic_shape("b", scope=["b >= 4"]), "scope must be a SymbolicScope"),
+        (lambda: SymbolicScope(FOUR), "constraints must be a sequence, .* Got: 4 of type int"),
+        (lambda: SymbolicScope([FOUR]), "A constraint must be a string. Got: 4 of type int"),
+        (lambda: SymbolicScope().with_constraints(TEXTS), r"Got: \['b >= 4'\] of type list"),
+        (lambda: prove(FOUR), "A constraint must be a string. Got: 4 of type int"),
+        (lambda: weakest_requirement(FOUR), "A constraint must be a string. Got: 4 of type int"),
+        (lambda: prove("b >= 1", TEXTS), r"such as SymbolicScope\(\['b >= 4'\]\). Got: \["),
+        (lambda: symbolic_shape("b", scope=TEXTS), "scope must be a SymbolicScope"),
     ],
 )
 def test_constraints_of_another_type_are_errors(call: Any, message: str) -> None:

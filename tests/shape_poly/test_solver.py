@@ -114,10 +114,12 @@ def test_what_does_not_follow_is_left_out() -> None:
 
 
 def test_numpy_sizes_are_checked_as_integers() -> None:
-    for size in (5, 0):
-        assert solve_dimensions([(a * 2,)], [(np.int64(size),)]) == {}  # type: ignore[arg-type]
-    assert solve_dimensions([(np.int32(3), a)], [(3, 5)]) == {"a": 5}  # type: ignore[arg-type]
-    assert evaluate_shape((np.int32(3), a), {"a": 5}) == (3, 5)  # type: ignore[arg-type]
+    three: Any = np.int32(3)
+    sizes: list[Any] = [np.int64(5), np.int64(0)]
+    for size in sizes:
+        assert solve_dimensions([(a * 2,)], [(size,)]) == {}
+    assert solve_dimensions([(three, a)], [(3, 5)]) == {"a": 5}
+    assert evaluate_shape((three, a), {"a": 5}) == (3, 5)
 
 
 def test_simple_equations_and_known_sizes_come_first() -> None:

@@ -144,7 +144,15 @@ def test_saves_as_any_other(tmp_path: Any) -> None:
             ShapeError,
             _SCALED,
             {"polymorphic_shapes": ["(b, c)", None]},
-            "entry 0: the module takes (?, 2), where ? is open. Got: '(b, c)'",
+            "entry 0: the module takes (?, 2). Write a variable for each ?, and the other sizes as "
+            "they are. Got: '(b, c)'",
+        ),
+        (
+            ShapeError,
+            _SCALED,
+            {"polymorphic_shapes": ["(4, 2)", None]},
+            "entry 0: the module takes (?, 2). Write a variable for each ?, and the other sizes as "
+            "they are. Got: '(4, 2)'",
         ),
     ],
 )
