@@ -104,7 +104,8 @@ class _PlaceSearch:
         failure = self.attempt(choice, "the leading dimensions open", by_argument=True)
         if not isinstance(failure, Exception):
             return failure
-        for argument in reversed(self.arguments()):
+        arguments = dict.fromkeys(self.argument_of[i] for i, _ in self.sizes)
+        for argument in reversed(arguments):
             alone = {
                 place: d if self.argument_of[place[0]] == argument else self.size_of(place)
                 for place, d in choice.items()
@@ -257,9 +258,6 @@ class _PlaceSearch:
         """Opens each of the places with a new variable; other places keep their known size."""
         known = {place: size for place, size in self.sizes.items() if size is not None}
         return {**known, **choice, **{p: DimExpr.variable(next(self.names)) for p in places}}
-
-    def arguments(self) -> list[int]:
-        return list(dict.fromkeys(self.argument_of[i] for i, _ in self.sizes))
 
     def is_leading(self, choice: Choice, name: str) -> bool:
         return any(axis == 0 and str(d) == name for (_, axis), d in choice.items())
