@@ -434,6 +434,7 @@ class DimExpr:
 
         Raises:
           ZeroDivisionError: a divisor is always 0.
+          OverflowError: the result is too large.
 
         >>> from shape_poly import parse_dimension
         >>> parse_dimension("mod(35*b, -2)").simplify()

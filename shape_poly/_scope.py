@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -267,5 +268,9 @@ def _bound_lower(x: DimExpr, fact: DimExpr, ranges: Ranges) -> Bound:
         for monomial, c in fact.terms
         if monomial and monomial in coefficients and coefficients[monomial] % c == 0
     }
-    useful = [f for f in factors if 0 < f <= _MAX_FACTOR]
-    return max((enclose(x - fact * f, ranges)[0] for f in useful), default=-math.inf)
+    lower: Bound = -math.inf
+    for factor in factors:
+        if 0 < factor <= _MAX_FACTOR:
+            with contextlib.suppress(OverflowError):  # of coefficients near the limit
+                lower = max(lower, enclose(x - fact * factor, ranges)[0])
+    return lower

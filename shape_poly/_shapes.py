@@ -277,27 +277,22 @@ def _rebuild(node: Any, children: Mapping[Any, Any]) -> Any:
 
 
 def _make_leaf_spec(leaf: Any, spec: Any, scope: SymbolicScope | None, path: str) -> ShapeSpec:
-    if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
+    try:
+        sizes, dtype = tuple(leaf.shape), leaf.dtype
+    except (AttributeError, TypeError, ValueError) as e:  # ValueError if TensorFlow knows no rank
         raise TypeError(
-            f"{path} has no shape and dtype. Pass an array, or an object that has both. "
-            f"Got: {leaf!r} of type {type(leaf).__name__}"
-        )
+            f"{path} has no shape of known rank, or no dtype. Pass an array, or an object that has "
+            f"both. Got: {leaf!r} of type {type(leaf).__name__}"
+        ) from e
     if spec is not None and not isinstance(spec, str):
         raise ValueError(
             f"shapes_specs for {path} is {spec!r}, expected a string such as '(b, ...)' or None."
         )
     try:
-        sizes = tuple(leaf.shape)
-    except (TypeError, ValueError) as e:  # TensorFlow's shapes of unknown rank raise ValueError
-        raise TypeError(
-            f"The shape of {path} must be a sequence of sizes. Got: {leaf.shape!r} of type "
-            f"{type(leaf.shape).__name__}"
-        ) from e
-    try:
         shape = symbolic_shape(spec, scope=scope, like=sizes)
     except ShapeSyntaxError as e:
         raise ShapeSyntaxError(e.text, e.column, f"for {path}, {e.problem}") from e
-    return ShapeSpec(shape, leaf.dtype)
+    return ShapeSpec(shape, dtype)
 
 
 def evaluate_shape(shape: Sequence[Dim], values: Mapping[str, int]) -> tuple[int | None, ...]:

@@ -151,6 +151,11 @@ def test_finite_bounds_are_exact_ints() -> None:
     ) == (10**360 + 1, math.inf)
 
 
+def test_bounds_of_coefficients_near_the_limit() -> None:
+    scope = SymbolicScope([f"{2**120}*b + {2**127}*c >= 3"], check=False)
+    assert symbolic_dim_bounds(parse_dimension(f"{2**127}*b"), scope) == (2**127, math.inf)
+
+
 def test_contradicting_constraints_bound_nothing() -> None:
     scope = SymbolicScope(["b >= 4", "b <= 2"], check=False)
     assert symbolic_dim_bounds(parse_dimension("b + 1"), scope) == (2, math.inf)

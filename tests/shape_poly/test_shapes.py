@@ -215,10 +215,12 @@ def test_errors_in_specs_of_arguments_name_the_path() -> None:
         symbolic_args_specs({"x": x}, {"z": "b"})
     with pytest.raises(ValueError, match=r"for args\[0\] is \('b', 3\), expected a string such as"):
         symbolic_args_specs([x], [("b", 3)])
-    with pytest.raises(TypeError, match=r"args\[1\] has no shape and dtype.*Got: 7 of type int"):
+    with pytest.raises(
+        TypeError, match=r"args\[1\] has no shape.* or no dtype.*Got: 7 of type int"
+    ):
         symbolic_args_specs([x, 7], None)
     for shape in (3, len, None):
-        with pytest.raises(TypeError, match=r"shape of args\[0\] must be a sequence of sizes"):
+        with pytest.raises(TypeError, match=r"args\[0\] has no shape of known rank, or no"):
             symbolic_args_specs([types.SimpleNamespace(shape=shape, dtype="float32")], "b")
     with pytest.raises(ContradictionError):
         symbolic_args_specs([x], None, ["b >= 4", "b <= 2"])
