@@ -89,10 +89,8 @@ class Token:
 def check_is_text(text: object, error: type[DimensionSyntaxError]) -> None:
     """Raises a TypeError that explains the syntax of `error` unless `text` is a string."""
     if not isinstance(text, str):
-        raise TypeError(
-            f"A {error.subject} must be a string. Got: {text!r} of type {type(text).__name__}. "
-            f"{error.help}"
-        )
+        got = f"Got: {text!r} of type {type(text).__name__}"
+        raise TypeError(f"A {error.subject} must be a string. {got}. {error.help}")
 
 
 def tokenize(text: str, error: type[DimensionSyntaxError] = DimensionSyntaxError) -> list[Token]:

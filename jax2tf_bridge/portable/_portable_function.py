@@ -259,10 +259,9 @@ class PortableFunction:
         return "\n".join([*lines, f"  runs on {self._format_tensorflow_releases()}"])
 
     def _format_tensorflow_releases(self) -> str:
+        releases = f"TensorFlow: {_format_releases(self.tensorflow_releases)}"
         if not self.target.xla:
-            return (
-                f"TensorFlow: {_format_releases(self.tensorflow_releases)}, as its own operations"
-            )
+            return f"{releases}, as its own operations"
         calls = find_calls_to_check(self.module)
         unhandled = find_unhandled_calls(self.module, calls)
         if unhandled:
@@ -272,7 +271,7 @@ class PortableFunction:
                 "only those TPUs whose runtime supports the Pallas kernels of its JAX; no known "
                 "TensorFlow release has one"
             )
-        return f"TensorFlow: {_format_releases(self.tensorflow_releases)}"
+        return releases
 
 
 _WIDENED_DTYPE = "bfloat16"

@@ -144,6 +144,15 @@ def test_a_size_that_must_be_a_number() -> None:
         exported(f, 3)
 
 
+def test_sizes_are_tried_above_the_constraints() -> None:
+    def f(x: Any) -> Any:
+        return jnp.ones(int(x.shape[0])) + x
+
+    shape = jax.export.symbolic_shape("b", constraints=["b >= 300"])
+    with pytest.raises(InconclusiveShapeError, match="can be traced for b = 300 and b = 301, but"):
+        export(f, platforms=["cpu"])(jax.ShapeDtypeStruct(shape, np.float32))
+
+
 def test_a_scan_of_an_open_length() -> None:
     def f(x: Any) -> Any:
         return jax.lax.scan(lambda c, _: (c + 1, c), x[0], None, length=x.shape[0])
