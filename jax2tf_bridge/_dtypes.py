@@ -30,8 +30,8 @@ class DType:
       vhlo: the type's number in StableHLO bytecode, from StableHLO's VhloBytecode.cpp; None for
         complex types, which are composed.
       tensorflow: the number in TensorFlow's types.proto, which increases with its releases.
-      jax_export: the number in the files of jax.export, from JAX's serialization.fbs. All rows,
-        KEYS and float0 together have each number from 0 up, without gaps.
+      jax_export: the number in the files of jax.export, from JAX's serialization.fbs. The rows,
+        KEYS and float0 use all numbers from 0 on, without gaps.
       safetensors: the name in .safetensors files, if NumPy can represent it.
       in_ml_dtypes: whether ml_dtypes defines it instead of NumPy.
 
@@ -232,14 +232,12 @@ def find_kind(name: str) -> Kind | None:
 
 def is_differentiable(name: str) -> bool:
     """Returns whether cotangents of a dtype have the same dtype, instead of float0."""
-    row = find_dtype(name)
-    return row is not None and row.is_differentiable
+    return find_kind(name) in ("float", "complex")
 
 
 def is_integer(name: str) -> bool:
     """Returns whether a dtype is an integer dtype; False for bool."""
-    row = find_dtype(name)
-    return row is not None and row.is_integer
+    return find_kind(name) in ("int", "uint")
 
 
 def dtype_holds(name: str, number: Any) -> bool:

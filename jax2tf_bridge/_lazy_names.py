@@ -15,8 +15,8 @@ def make_lazy_getattr(
 
     Args:
       package: the package's name.
-      homes: by exported name, the module below the package that has it; the name itself for a
-        subpackage.
+      homes: maps each exported name to the module below the package that has it, and each
+        subpackage to itself.
       module: the module that gets the function; the package by default.
     """
     owner = module or package

@@ -42,7 +42,7 @@ class Composite:
       primitive: the JAX primitive that the bridge writes as this composite for targets without
         XLA; None if JAX writes the composite itself.
       parameters: the primitive's parameters that become attributes.
-      unless: a parameter with which the primitive is decomposed, because TensorFlow lacks it.
+      unless: a parameter that TensorFlow lacks; a primitive that sets it is decomposed.
       for_converters: whether tf2onnx and OpenVINO can express it; if not, it is decomposed.
       for_litert: the same for LiteRT.
       same_gradient: as in OperationKind.
@@ -65,8 +65,8 @@ class CustomCall:
       target: its target in modules.
       in_xla: where every TensorFlow release has a handler for it: on all platforms, on TPUs only,
         or nowhere.
-      expanded_since: the TensorFlow release that is the first known to replace it by operations.
-        Measured in 2.15 and 2.17 to 2.22.
+      expanded_since: the first TensorFlow release known to replace it by operations. Measured in
+        2.15 and 2.17 to 2.22.
       in_tensorflow: whether TensorFlow's own operations can express it.
     """
 

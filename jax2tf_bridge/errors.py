@@ -103,7 +103,7 @@ class MissingDependencyError(BridgeError, ImportError):
     ) -> None:
         """`package` is missing, `extra` installs it, `needed_for` is the feature that needs it.
 
-        `command` installs a package that no extra of the bridge brings; then `extra` is its name.
+        If no extra of the bridge installs the package, `command` does, and `extra` is its name.
         """
         command = command or f"pip install 'jax2tf-bridge[{extra}]'"
         super().__init__(
@@ -337,7 +337,7 @@ class NotPicklableError(BridgeError, TypeError):
 
 
 class UntrustedMessageError(BridgeError, ValueError):
-    """Bytes that did not come over a channel of this process; nothing of them was unpickled."""
+    """Bytes that did not come over a channel of this process; they were not unpickled."""
 
 
 class CallTfError(BridgeError, RuntimeError):

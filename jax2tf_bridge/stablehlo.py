@@ -34,7 +34,7 @@ from jax2tf_bridge.portable import (
     variables_in,
 )
 from jax2tf_bridge.targets import TENSORFLOW_RELEASES, Target, as_target, check_expressible
-from shape_poly import Dim, shape_text, symbolic_shape
+from shape_poly import Dim, is_symbolic_dim, shape_text, symbolic_shape
 
 _BYTECODE = b"ML\xefR"
 _CONVENTION = 9
@@ -156,7 +156,8 @@ def _make_artifact(module: str | bytes, name: str) -> bytes:
     if not isinstance(module, (str, bytes, bytearray, memoryview)):
         raise ModuleError(
             "from_stablehlo expected a StableHLO module as text or bytes. Got: "
-            f"{type(module).__name__}"
+            f"{type(module).__name__}. Pass the contents of a file, as path.read_bytes(), or the "
+            "text of an MLIR module, as str(module)."
         )
     data = module if isinstance(module, str) else bytes(module)
     if isinstance(data, bytes):
@@ -219,11 +220,11 @@ def _check_result_sizes(in_avals: Sequence[Aval], out_avals: Sequence[Aval], nam
     known_variables = frozenset[str]().union(*map(variables_in, in_avals))
     for i, aval in enumerate(out_avals):
         if not variables_in(aval) <= known_variables:
-            module_shape = shape_text(size if isinstance(size, int) else "?" for size in aval.shape)
+            sizes = (size if isinstance(size, int) else None for size in aval.shape)
             raise ShapeError(
                 Message(
                     f"Result {i} of {name} has open sizes: its shape in the module is "
-                    f"{module_shape}. Name the open sizes of the arguments in ",
+                    f"{shape_text(sizes)}. Name the open sizes of the arguments in ",
                     Argument("polymorphic_shapes"),
                     ", such as ['(b, 2)'], and use only these names in ",
                     Argument("result_shapes"),
@@ -238,16 +239,13 @@ def _parse_shape(text: str, sizes: Sequence[str], argument: Argument, i: int) ->
         shape = symbolic_shape(text, like=like)
     except (TypeError, ValueError) as e:
         raise ShapeError(Message(argument, f", entry {i}: {e}")) from e
-    is_match = len(shape) == len(sizes) and all(
-        size in ("?", str(dim)) if isinstance(dim, int) else size == "?"
-        for dim, size in zip(shape, sizes, strict=True)
-    )
-    if not is_match:
+    # Numbers have been compared with `like`.
+    if any((size == "?") != is_symbolic_dim(dim) for dim, size in zip(shape, sizes, strict=True)):
         raise ShapeError(
             Message(
                 argument,
-                f", entry {i}: the module takes {shape_text(sizes)}, where ? is open. Got: "
-                f"{text!r}",
+                f", entry {i}: the module takes {shape_text(sizes)}. Write a variable for each ?, "
+                f"and the other sizes as they are. Got: {text!r}",
             )
         )
     return shape

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias, cast
 
 from shape_poly._expressions import Dim, DimExpr, as_dim, iter_divisors, variables_of
-from shape_poly._parser import DimensionSyntaxError, parse_dimension
+from shape_poly._parser import DimensionSyntaxError, check_is_text, parse_dimension
 
 ComparisonOperator: TypeAlias = Literal[">=", "<=", "==", ">", "<", "!="]
 """Operators of a Comparison, as written in constraints."""
@@ -54,6 +54,10 @@ class ComparisonSyntaxError(DimensionSyntaxError):
 class Comparison:
     """Comparison of two dimensions, such as `b >= 5`; its text is in JAX's syntax.
 
+    Raises:
+      ValueError: there is no such operator.
+      TypeError: a side is not a dimension.
+
     >>> str(parse_comparison("2*b > floordiv(h, 2)"))
     '2*b > floordiv(h, 2)'
     """
@@ -63,10 +67,13 @@ class Comparison:
     right: Dim
 
     def __post_init__(self) -> None:
+        if self.operator not in COMPARE:
+            raise ValueError(
+                f"operator must be one of {', '.join(COMPARE)}. Got: {self.operator!r}"
+            )
         # Normal forms make equal comparisons equal objects.
         for name, side in (("left", self.left), ("right", self.right)):
-            if isinstance(side, DimExpr):
-                object.__setattr__(self, name, as_dim(side))
+            object.__setattr__(self, name, as_dim(side))
 
     def holds(self, values: Mapping[str, int]) -> bool:
         """Returns whether it holds for these values; False if a divisor is 0.
@@ -144,10 +151,12 @@ def parse_comparison(text: str) -> Comparison:
 
     Raises:
       DimensionSyntaxError: the text is not a comparison; its column refers to the whole text.
+      TypeError: it is not text.
 
     >>> parse_comparison("b >= 5").holds({"b": 4})
     False
     """
+    check_is_text(text, ComparisonSyntaxError)
     operators = list(_OPERATOR.finditer(text))
     if not operators:
         raise ComparisonSyntaxError(text, len(text) + 1, "no comparison found")
@@ -162,7 +171,12 @@ def parse_comparison(text: str) -> Comparison:
         )
     left = _parse_side(text, 0, first.start())
     right = _parse_side(text, first.end(), len(text))
-    return Comparison(cast(ComparisonOperator, first.group()), left, right)
+    comparison = Comparison(cast(ComparisonOperator, first.group()), left, right)
+    try:
+        make_difference_fact(comparison)
+    except OverflowError as e:
+        raise ComparisonSyntaxError(text, 1, f"its sides differ by {e}") from e
+    return comparison
 
 
 def _parse_side(text: str, start: int, end: int) -> Dim:
@@ -173,8 +187,11 @@ def _parse_side(text: str, start: int, end: int) -> Dim:
 
 
 def as_comparison(constraint: str | Comparison) -> Comparison:
-    """Returns a comparison as it is, and parses a text; each text is parsed once."""
-    return _parse_once(constraint) if isinstance(constraint, str) else constraint
+    """Returns a comparison as it is, and parses a text once; raises a TypeError for other types."""
+    if isinstance(constraint, Comparison):
+        return constraint
+    check_is_text(constraint, ComparisonSyntaxError)
+    return _parse_once(constraint)
 
 
 _parse_once = functools.lru_cache(maxsize=1024)(parse_comparison)

@@ -12,7 +12,7 @@ from shape_poly._expressions import Atom, DimExpr, Variable
 from shape_poly._intervals import Bound, Interval, Ranges
 
 _MAX_STATEMENT_CHARACTERS = 200
-"""Length at which a sum or product becomes a statement; Python's compiler recurses over it."""
+"""Length at which a sum or product ends, because Python's compiler recurses into long ones."""
 
 _STEPS_PER_TIME_CHECK = 256
 
@@ -196,7 +196,7 @@ def _compile_test(
 
 
 class _Source:
-    """Algebra of Python's source; equal operations are computed once.
+    """Algebra that writes Python source; equal operations are computed once.
 
     Factors of products are variables, integers and results of statements, so they need no
     parentheses.

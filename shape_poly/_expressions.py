@@ -192,7 +192,7 @@ class DimExpr:
         Raises:
           ValueError: the name is not an identifier, or is the name of an operation.
         """
-        if not name.isidentifier() or name in NOT_VARIABLES:
+        if not isinstance(name, str) or not name.isidentifier() or name in NOT_VARIABLES:
             raise ValueError(f"a dimension variable needs a name like 'b' or 'n_2', not {name!r}")
         return atom_expression(Variable(name))
 
@@ -216,8 +216,8 @@ class DimExpr:
 
     @staticmethod
     def of(value: Dim) -> DimExpr:
-        """Converts a dimension to an expression."""
-        return value if isinstance(value, DimExpr) else DimExpr.constant(operator.index(value))
+        """Converts a dimension to an expression; raises a TypeError for other types."""
+        return value if isinstance(value, DimExpr) else DimExpr.constant(as_size(value))
 
     @staticmethod
     def _normalize(terms: Mapping[Monomial, int]) -> DimExpr:
@@ -256,6 +256,8 @@ class DimExpr:
         return DimExpr._normalize(terms)
 
     def __pow__(self, exponent: int) -> DimExpr:
+        if not _is_integer(exponent):
+            return NotImplemented
         if exponent < 0:
             raise ValueError(f"a dimension has no negative power: ({self}) ** {exponent}")
         value = self.constant_value()
@@ -432,6 +434,7 @@ class DimExpr:
 
         Raises:
           ZeroDivisionError: a divisor is always 0.
+          OverflowError: the result is too large.
 
         >>> from shape_poly import parse_dimension
         >>> parse_dimension("mod(35*b, -2)").simplify()
@@ -461,14 +464,31 @@ Dim: TypeAlias = int | DimExpr
 """A dimension: a known size, or an expression over variables."""
 
 
+def _is_integer(value: object) -> bool:
+    return hasattr(value, "__index__")
+
+
 def _is_dim(value: object) -> bool:
-    return isinstance(value, DimExpr) or hasattr(value, "__index__")
+    return isinstance(value, DimExpr) or _is_integer(value)
 
 
-def as_dim(expression: DimExpr) -> Dim:
-    """Converts a constant expression to an int; returns others as they are."""
-    value = expression.constant_value()
-    return expression if value is None else value
+def as_size(value: Any) -> int:
+    """Converts a Python or NumPy integer to an int; raises a TypeError for other types."""
+    try:
+        return operator.index(value)
+    except TypeError as e:
+        raise TypeError(
+            "A dimension is an integer or a DimExpr; parse_dimension makes one from text. "
+            f"Got: {value!r} of type {type(value).__name__}"
+        ) from e
+
+
+def as_dim(dimension: Dim) -> Dim:
+    """Converts integers and constant expressions to int; returns other expressions unchanged."""
+    if not isinstance(dimension, DimExpr):
+        return as_size(dimension)
+    value = dimension.constant_value()
+    return dimension if value is None else value
 
 
 def atom_expression(atom: Atom) -> DimExpr:
@@ -509,9 +529,12 @@ def operation(kind: OperationKind, left: Dim, right: Dim, *, simplify: bool = Tr
       simplify: True to look for a simpler equal expression; False to keep the operation.
 
     Raises:
+      ValueError: there is no such kind.
       ZeroDivisionError: the divisor of floordiv or mod is the constant 0.
       OverflowError: the expression would be too large.
     """
+    if kind not in _INTEGERS:
+        raise ValueError(f"kind must be one of {', '.join(_INTEGERS)}. Got: {kind!r}")
     x, y = DimExpr.of(left), DimExpr.of(right)
     a, b = x.constant_value(), y.constant_value()
     if kind in ("floordiv", "mod") and b == 0:

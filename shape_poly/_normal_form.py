@@ -49,10 +49,7 @@ class Normalizer:
     """
 
     def __init__(
-        self,
-        ranges: Ranges,
-        deadline: float,
-        divisible: Sequence[tuple[DimExpr, DimExpr]] = (),
+        self, ranges: Ranges, deadline: float, divisible: Sequence[tuple[DimExpr, DimExpr]] = ()
     ) -> None:
         self._ranges, self._deadline, self._divisible = ranges, deadline, divisible
         self._known: dict[Atom, DimExpr] = {}

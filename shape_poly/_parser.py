@@ -86,12 +86,21 @@ class Token:
         return repr(self.text) if self.text else "the end of the text"
 
 
+def check_is_text(text: object, error: type[DimensionSyntaxError]) -> None:
+    """Raises a TypeError that explains the syntax of `error` unless `text` is a string."""
+    if not isinstance(text, str):
+        got = f"Got: {text!r} of type {type(text).__name__}"
+        raise TypeError(f"A {error.subject} must be a string. {got}. {error.help}")
+
+
 def tokenize(text: str, error: type[DimensionSyntaxError] = DimensionSyntaxError) -> list[Token]:
     """Splits a text into tokens; the last token marks the end.
 
     Raises:
       DimensionSyntaxError: no token starts with a character; the error has the type `error`.
+      TypeError: the text is not a string.
     """
+    check_is_text(text, error)
     if len(text) > MAX_CHARACTERS:
         raise error(text, MAX_CHARACTERS + 1, f"text of more than {MAX_CHARACTERS} characters")
     result: list[Token] = []
@@ -151,6 +160,7 @@ def parse_dimension(text: str, *, simplify: bool = False) -> Dim:
 
     Raises:
       DimensionSyntaxError: the text is not a dimension.
+      TypeError: it is not text.
 
     >>> parse_dimension("mod(b, 2) + 3"), parse_dimension("2*3")
     (DimExpr('mod(b, 2) + 3'), 6)
@@ -162,12 +172,6 @@ def parse_dimension(text: str, *, simplify: bool = False) -> Dim:
     if not reader.is_at_end():
         raise reader.make_expected_error("an operator or the end")
     return result
-
-
-def _suggest_name(name: str) -> str:
-    """Suggests a function with a similar name, in parentheses; "" if there is none."""
-    near = difflib.get_close_matches(name, ["non_negative", *_FUNCTIONS], n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
 
 
 class DimParser:
@@ -317,8 +321,7 @@ class DimParser:
                 raise self.make_expected_error(f"'(' after {token}, which is not a variable")
             if token.text == "_":
                 raise self._make_error(
-                    token,
-                    "'_' stands for a whole dimension of a shape, not for a part of one",
+                    token, "'_' stands for a whole dimension of a shape, not for a part of one"
                 )
             return DimExpr.variable(token.text)
         if token.text == "(":
@@ -348,7 +351,9 @@ class DimParser:
         if name == "non_negative":
             kind, added = "max", [DimExpr.constant(0)]
         if kind is None:
-            raise self._make_error(function, f"unknown function {name}{_suggest_name(name)}")
+            near = difflib.get_close_matches(name, ["non_negative", *_FUNCTIONS], n=1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            raise self._make_error(function, f"unknown function {name}{hint}")
         operands = self._read_parenthesized(single=False)
         expected = 2 - len(added)
         if len(operands) != expected:

@@ -155,7 +155,7 @@ def _find_elimination(fact: Fact, ranges: Ranges, fresh: Iterator[str]) -> _Elim
 
 
 def is_evident(problem: Problem, deadline: float) -> bool:
-    """Returns whether the bounds of the variables, or one fact with them, prove the goals.
+    """Returns whether the bounds of the variables prove the goals, alone or with one fact.
 
     Raises:
       OutOfTimeError: the deadline passed.

@@ -12,6 +12,7 @@ from shape_poly._comparisons import (
     Fact,
     Proven,
     Refuted,
+    as_comparison,
     list_facts,
     make_difference_fact,
 )
@@ -35,7 +36,7 @@ from shape_poly._problem import (
     is_evident,
     normalize,
 )
-from shape_poly._scope import SymbolicScope
+from shape_poly._scope import SymbolicScope, get_constraints
 
 _MAX_SAMPLES = 600
 _MAX_SAMPLING_SECONDS = 0.2
@@ -44,12 +45,12 @@ _MAX_VARIABLES_TOGETHER = 3
 
 
 def weakest_requirement(
-    comparison: Comparison, scope: SymbolicScope | None = None, *, time_limit: float = 5.0
+    comparison: Comparison | str, scope: SymbolicScope | None = None, *, time_limit: float = 5.0
 ) -> Comparison | None:
     """Finds the simplest comparison that is equivalent to this one in the scope.
 
     Args:
-      comparison: the required comparison.
+      comparison: the required comparison, such as `"floordiv(b, 2) >= 3"`.
       scope: the known constraints; by default none.
       time_limit: the total time limit in seconds.
 
@@ -58,14 +59,16 @@ def weakest_requirement(
       None if it never holds in the scope.
 
     Raises:
+      DimensionSyntaxError: the text is not a comparison.
+      TypeError: the comparison or the scope is of another type.
       ImportError: the proof needs z3-solver, which is not installed.
 
-    >>> from shape_poly import parse_comparison
-    >>> str(weakest_requirement(parse_comparison("floordiv(b, 2) - 3 >= 0")))
+    >>> str(weakest_requirement("floordiv(b, 2) - 3 >= 0"))
     'b >= 6'
     """
     deadline = time.monotonic() + time_limit
-    constraints, names = select_related(scope.constraints if scope else (), comparison.variables())
+    comparison = as_comparison(comparison)
+    constraints, names = select_related(get_constraints(scope), comparison.variables())
     comparison = rewrite(comparison, constraints, names, deadline)
     both = (*constraints, comparison)
     witness = find_witness(both, time_limit=time_limit / 4)
@@ -298,11 +301,7 @@ def _all_follow(facts: Sequence[Fact], ranges: Ranges) -> bool:
 
 
 def _remove_exact_quotient(
-    fact: Fact,
-    known: Sequence[Fact],
-    names: frozenset[str],
-    ranges: Ranges,
-    deadline: float,
+    fact: Fact, known: Sequence[Fact], names: frozenset[str], ranges: Ranges, deadline: float
 ) -> Fact | None:
     """Removes a quotient without remainder, by multiplying the fact by its divisor."""
     for monomial, coefficient in fact.expression.terms:

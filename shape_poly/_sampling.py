@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from shape_poly._comparisons import Comparison
 from shape_poly._expressions import Dim, DimExpr
-from shape_poly._scope import SymbolicScope
+from shape_poly._scope import SymbolicScope, get_constraints
 
 CANDIDATES = (1, 2, 3, 4, 5, 7, 8, 12, 16, 17, 24, 32, 33, 48, 64, 6, 9, 10, 128, 256)
 """Sizes to try: small ones, powers of two and their neighbours, then others."""
@@ -56,7 +56,7 @@ def sample_sizes(
     """
     names = tuple(dict.fromkeys(variables))
     dims = (d for shape in nonempty for d in shape if isinstance(d, DimExpr))
-    constraints = dict.fromkeys((*scope.constraints, *(Comparison(">=", d, 1) for d in dims)))
+    constraints = dict.fromkeys((*get_constraints(scope), *(Comparison(">=", d, 1) for d in dims)))
     search = _SizeSearch(names, [*constraints], among or {}, candidates, largest)
     if seed is None:
         yield from search.search()

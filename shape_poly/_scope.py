@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +18,7 @@ from shape_poly._comparisons import (
     make_difference_fact,
 )
 from shape_poly._deciding import decide, find_conflict
-from shape_poly._expressions import Dim, DimExpr, Variable, atom_expression
+from shape_poly._expressions import Dim, DimExpr, Variable, as_size, atom_expression
 from shape_poly._intervals import Bound, Interval, Ranges, enclose
 
 _MAX_CONFLICT_SECONDS = 2.0
@@ -67,7 +68,13 @@ class SymbolicScope:
         Raises:
           DimensionSyntaxError: the text of a constraint is not a comparison.
           ContradictionError: no sizes satisfy the constraints.
+          TypeError: the constraints are not a sequence of comparisons and texts.
         """
+        if isinstance(constraints, str) or not isinstance(constraints, Iterable):
+            raise TypeError(
+                "constraints must be a sequence, such as ['b >= 4', 'mod(b, 2) == 0']. "
+                f"Got: {constraints!r} of type {type(constraints).__name__}"
+            )
         comparisons = tuple(dict.fromkeys(map(as_comparison, constraints)))
         object.__setattr__(self, "constraints", comparisons)
         conflict = find_conflict(comparisons, time_limit=_MAX_CONFLICT_SECONDS) if check else None
@@ -99,6 +106,18 @@ class SymbolicScope:
         return ", ".join(str(c) for c in self.constraints) or "no constraints"
 
 
+def get_constraints(scope: SymbolicScope | None) -> tuple[Comparison, ...]:
+    """Returns the constraints of a scope; () for None; raises a TypeError for other types."""
+    if scope is None:
+        return ()
+    if not isinstance(scope, SymbolicScope):
+        raise TypeError(
+            "scope must be a SymbolicScope, such as SymbolicScope(['b >= 4']). "
+            f"Got: {scope!r} of type {type(scope).__name__}"
+        )
+    return scope.constraints
+
+
 _MAX_CACHED_PROOFS = 4096
 
 
@@ -127,6 +146,7 @@ def prove(
 
     Raises:
       DimensionSyntaxError: the text is not a comparison.
+      TypeError: the comparison or the scope is of another type.
       ImportError: the proof needs z3-solver, which is not installed.
 
     >>> prove("floordiv(b + 1, 2) + floordiv(b, 2) == b")
@@ -134,9 +154,8 @@ def prove(
     >>> prove("mod(b, 2) == 0", SymbolicScope(["b >= 4"]))
     Refuted(counterexample={'b': 5})
     """
-    constraints = scope.constraints if scope else ()
     try:
-        return _decide(constraints, as_comparison(comparison), time_limit)
+        return _decide(get_constraints(scope), as_comparison(comparison), time_limit)
     except _UndecidedError as e:
         return Unknown(str(e))
 
@@ -176,6 +195,9 @@ def symbolic_dim_bounds(
       scope: the constraints.
       ranges: the minimum and maximum of some variables; other variables are at least 1.
 
+    Raises:
+      TypeError: the dimension is neither an expression nor an integer.
+
     >>> from shape_poly import SymbolicScope, parse_dimension
     >>> symbolic_dim_bounds(parse_dimension("mod(b, 8) + 1"))
     (1, 8)
@@ -185,8 +207,9 @@ def symbolic_dim_bounds(
     (2, 200)
     """
     if not isinstance(dimension, DimExpr):
-        return dimension, dimension
-    facts = [] if scope is None else [f for c in scope.constraints for f in _list_not_negative(c)]
+        size = as_size(dimension)
+        return size, size
+    facts = [fact for c in get_constraints(scope) for fact in _list_not_negative(c)]
     narrowed = _narrow_ranges(facts, ranges or {})
     lower, upper = enclose(dimension, narrowed)
     if len(facts) * len(dimension.terms) <= _MAX_WORK:
@@ -245,5 +268,9 @@ def _bound_lower(x: DimExpr, fact: DimExpr, ranges: Ranges) -> Bound:
         for monomial, c in fact.terms
         if monomial and monomial in coefficients and coefficients[monomial] % c == 0
     }
-    useful = [f for f in factors if 0 < f <= _MAX_FACTOR]
-    return max((enclose(x - fact * f, ranges)[0] for f in useful), default=-math.inf)
+    lower: Bound = -math.inf
+    for factor in factors:
+        if 0 < factor <= _MAX_FACTOR:
+            with contextlib.suppress(OverflowError):  # of coefficients near the limit
+                lower = max(lower, enclose(x - fact * factor, ranges)[0])
+    return lower

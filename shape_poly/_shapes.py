@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from shape_poly._comparisons import Comparison
-from shape_poly._expressions import Dim, DimExpr
+from shape_poly._expressions import Dim, DimExpr, as_size
 from shape_poly._parser import DimensionSyntaxError, DimParser, Token, tokenize
 from shape_poly._scope import SymbolicScope, symbolic_dim_bounds
 from shape_poly._solution import shape_text
@@ -67,6 +67,7 @@ def symbolic_shape(
       ShapeSyntaxError: the specification cannot be parsed, or contradicts `like`.
       ContradictionError: no sizes satisfy the constraints.
       ValueError: both constraints and scope are passed.
+      TypeError: the specification is not text, or the constraints are not a sequence.
 
     >>> symbolic_shape("(b, 28, ...)", like=(None, 28, 3))
     (DimExpr('b'), 28, 3)
@@ -74,21 +75,12 @@ def symbolic_shape(
     scope = _make_scope(constraints, scope)
     if spec is None:
         spec = "..."
-    if not isinstance(spec, str):
-        raise TypeError(
-            "a shape specification is a string such as '(b, 28, ...)', or None. "
-            f"Got: {spec!r} of type {type(spec).__name__}"
-        )
     return _ShapeReader(spec, like, scope).read_shape()
 
 
 def _make_scope(
     constraints: Sequence[str | Comparison], scope: SymbolicScope | None
 ) -> SymbolicScope | None:
-    if isinstance(constraints, str):
-        raise TypeError(
-            f"constraints is a sequence of strings, such as [{constraints!r}]. Got one string."
-        )
     if not constraints:
         return scope
     if scope is not None:
@@ -157,7 +149,7 @@ class _ShapeReader:
             raise self._make_error(
                 place,
                 f"'{place.text}' takes dimension {axis} of the argument of shape "
-                f"{self._format_shape()}, which is not known: name a variable for it",
+                f"{shape_text(self._like)}, which is not known: name a variable for it",
             )
         return dimension
 
@@ -174,7 +166,7 @@ class _ShapeReader:
             raise self._make_error(
                 start,
                 f"expected size {known} for dimension {axis}, as in the argument of shape "
-                f"{self._format_shape()}, but found {dimension}",
+                f"{shape_text(self._like or ())}, but found {dimension}",
             )
 
     def _check_rank(self) -> None:
@@ -189,10 +181,7 @@ class _ShapeReader:
     def _describe_rank(self) -> str:
         rank = len(self._like or ())
         shown = "1 dimension" if rank == 1 else f"{rank} dimensions"
-        return f"expected {shown}, as in the argument of shape {self._format_shape()}"
-
-    def _format_shape(self) -> str:
-        return shape_text("?" if d is None else d for d in self._like or ())
+        return f"expected {shown}, as in the argument of shape {shape_text(self._like or ())}"
 
     def _make_error(self, place: Token, problem: str) -> ShapeSyntaxError:
         return ShapeSyntaxError(self._text, place.column, problem)
@@ -237,7 +226,7 @@ def symbolic_args_specs(
 
     Raises:
       ValueError: a specification does not fit its argument, whose path is named.
-      TypeError: an argument has no shape or dtype.
+      TypeError: an argument has no shape of known rank, or no dtype.
       ContradictionError: no sizes satisfy the constraints.
 
     >>> import types
@@ -288,20 +277,22 @@ def _rebuild(node: Any, children: Mapping[Any, Any]) -> Any:
 
 
 def _make_leaf_spec(leaf: Any, spec: Any, scope: SymbolicScope | None, path: str) -> ShapeSpec:
-    if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
+    try:
+        sizes, dtype = tuple(leaf.shape), leaf.dtype
+    except (AttributeError, TypeError, ValueError) as e:  # ValueError if TensorFlow knows no rank
         raise TypeError(
-            f"{path} has no shape and dtype. Pass an array, or an object that has both. "
-            f"Got: {leaf!r} of type {type(leaf).__name__}"
-        )
+            f"{path} has no shape of known rank, or no dtype. Pass an array, or an object that has "
+            f"both. Got: {leaf!r} of type {type(leaf).__name__}"
+        ) from e
     if spec is not None and not isinstance(spec, str):
         raise ValueError(
             f"shapes_specs for {path} is {spec!r}, expected a string such as '(b, ...)' or None."
         )
     try:
-        shape = symbolic_shape(spec, scope=scope, like=tuple(leaf.shape))
+        shape = symbolic_shape(spec, scope=scope, like=sizes)
     except ShapeSyntaxError as e:
         raise ShapeSyntaxError(e.text, e.column, f"for {path}, {e.problem}") from e
-    return ShapeSpec(shape, leaf.dtype)
+    return ShapeSpec(shape, dtype)
 
 
 def evaluate_shape(shape: Sequence[Dim], values: Mapping[str, int]) -> tuple[int | None, ...]:
@@ -315,8 +306,8 @@ def evaluate_shape(shape: Sequence[Dim], values: Mapping[str, int]) -> tuple[int
 
 
 def _evaluate(dimension: Dim, values: Mapping[str, int]) -> int | None:
-    if isinstance(dimension, int):
-        return dimension
+    if not isinstance(dimension, DimExpr):
+        return as_size(dimension)
     if not dimension.variables() <= values.keys():
         return None
     try:

@@ -14,6 +14,7 @@ from shape_poly._expressions import (
     DimExpr,
     Variable,
     as_dim,
+    as_size,
     iter_divisors,
     variables_of,
 )
@@ -87,7 +88,7 @@ def make_plan(
     equations: dict[Place, Dim] = {}
     ints: set[Place] = set()
     names = {name for constraint in constraints for name in constraint.variables()}
-    shapes = [tuple(shape) for shape in shapes]
+    shapes = [tuple(map(as_dim, shape)) for shape in shapes]
     rows: Iterable[Sequence[object]] = shapes if sizes is None else sizes
     for argument, (shape, row) in enumerate(zip(shapes, rows, strict=True)):
         for axis, (dimension, size) in enumerate(zip(shape, row, strict=True)):
@@ -200,8 +201,8 @@ def is_linear(dimension: DimExpr, name: str) -> bool:
 
 
 def shape_text(shape: Iterable[object]) -> str:
-    """Formats a shape as users write it: `(b, 28)`, `(b,)`."""
-    texts = [str(dimension) for dimension in shape]
+    """Formats a shape as users write it: `(b, 28)`, `(b,)`; None, an unknown size, is `?`."""
+    texts = ["?" if dimension is None else str(dimension) for dimension in shape]
     return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"
 
 
@@ -301,7 +302,7 @@ def solve_dimensions(
       that do not follow, or would be fractional or below 1, are left out. Contradictions are not
       detected; `solve` detects them.
     """
-    sizes = [tuple(row) for row in actual]
+    sizes = [tuple(None if size is None else as_size(size) for size in row) for row in actual]
     return dict(solve(make_plan(shapes, sizes), sizes, Integers()).values)
 
 
@@ -342,11 +343,7 @@ class _PlanRun(Generic[T]):
                 self._assign(definition.variable, value, places, definition.constraint)
 
     def _assign(
-        self,
-        name: str,
-        value: T,
-        places: tuple[Place, ...],
-        constraint: Comparison | None = None,
+        self, name: str, value: T, places: tuple[Place, ...], constraint: Comparison | None = None
     ) -> None:
         least = self._smallest
         reason = (f"Expected value >= {least} for dimension variable {name}. Got: ", value)

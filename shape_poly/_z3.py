@@ -87,16 +87,13 @@ class Encoding:
     def _enclose(self, dimension: DimExpr) -> Interval:
         return enclose(dimension, self._problem.ranges, effort=1)
 
-    def _make_unknown(self) -> Any:
-        return self._z3.FreshInt("u", self._context)
-
     def _encode_monomial(self, monomial: Monomial) -> Any:
         match monomial:
             case ((atom, 1),):
                 return self._encode_atom(atom)
         known = self._products.get(monomial)
         if known is None:
-            known = self._products[monomial] = self._make_unknown()
+            known = self._products[monomial] = self._z3.FreshInt("u", self._context)
             self._define_product(monomial, known)
         return known
 
@@ -105,7 +102,7 @@ class Encoding:
             return self.variables[atom.name]
         known = self._operations.get(atom)
         if known is None:
-            known = self._operations[atom] = self._make_unknown()
+            known = self._operations[atom] = self._z3.FreshInt("u", self._context)
             self._define_operation(atom, known)
         return known
 

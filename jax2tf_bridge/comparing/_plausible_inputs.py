@@ -101,7 +101,7 @@ class PlausibleInputs:
             return f"{self._real_value(name):g} where it is real"
         if aval.op_dtype == "bool":
             return "true and false"
-        if not _is_integer(aval):
+        if not is_integer(aval.op_dtype):
             return "random numbers"
         if self._may_be_lengths(aval):
             return "1 to the size of the sequence"
@@ -119,7 +119,7 @@ class PlausibleInputs:
         shape = tuple(int(size or 0) for size in evaluate_shape(aval.op_shape, values))
         if name in self.examples:
             return self._fit_example(name, shape, values)
-        if _is_integer(aval) and self._may_be_lengths(aval):
+        if self._may_be_lengths(aval):
             return self._draw_length_input(aval, shape, draw, values, lengths, rng)
         inside = self._mask_positions(aval, shape, values, lengths)
         return np.where(inside, self._draw_numbers(name, shape, draw, rng), self.pad_value(name))
@@ -135,14 +135,14 @@ class PlausibleInputs:
         if self._is_mask(name):
             real = np.full(shape, self._real_value(name))
             return real.astype(np.bool_) if aval.op_dtype == "bool" else real
-        if aval.op_dtype == "bool" or (_is_integer(aval) and draw == "negative"):
+        if aval.op_dtype == "bool" or (is_integer(aval.op_dtype) and draw == "negative"):
             flags = rng.integers(0, 2, shape)
             # It may be a mask, so each row needs at least one real position.
             if any(map(self._is_sequence_dimension, aval.op_shape)):
                 ends = (1 if self._is_sequence_dimension(d) else None for d in aval.op_shape)
                 flags[tuple(map(slice, ends))] = self._real_value(name)
-            return flags if _is_integer(aval) else (flags == 1) | (draw != "negative")
-        if _is_integer(aval):
+            return flags if is_integer(aval.op_dtype) else (flags == 1) | (draw != "negative")
+        if is_integer(aval.op_dtype):
             ids = self._ids(name)
             return np.full(shape, ids[0]) if draw == "short" else rng.choice(ids, shape)
         numbers: Any = rng.normal(size=shape)
@@ -162,7 +162,8 @@ class PlausibleInputs:
         return [n for n in _IDS if n != self.pad_value(name)][:3]
 
     def _may_be_lengths(self, aval: Aval) -> bool:
-        return bool(self.sequences) and not any(map(self._is_sequence_dimension, aval.op_shape))
+        in_sequences = any(map(self._is_sequence_dimension, aval.op_shape))
+        return is_integer(aval.op_dtype) and bool(self.sequences) and not in_sequences
 
     def _is_sequence_dimension(self, dimension: Dim) -> bool:
         return not variables_of(dimension).isdisjoint(self.sequences)
@@ -217,7 +218,7 @@ class PlausibleInputs:
         array = np.asarray(self.examples[name])
         for axis, size in enumerate(shape):
             array = np.take(array, np.arange(size) % max(1, array.shape[axis]), axis)
-        if _is_integer(aval) and self._may_be_lengths(aval):
+        if self._may_be_lengths(aval):
             max_length = min((values[v] for v in self.sequences if v in values), default=1)
             return np.minimum(array.astype(np.int64), max_length)
         return array
@@ -227,7 +228,3 @@ def _draw_lengths(draw: Draw, size: int, rows: int, rng: np.random.Generator) ->
     if draw in FULL_DRAWS:
         return np.full(rows, size)
     return rng.integers(1, (min(_MAX_SHORT_LENGTH, size) if draw == "short" else size) + 1, rows)
-
-
-def _is_integer(aval: Aval) -> bool:
-    return is_integer(aval.op_dtype)

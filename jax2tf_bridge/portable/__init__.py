@@ -38,12 +38,7 @@ from jax2tf_bridge.portable._consistency import find_vjp_problem as find_vjp_pro
 from jax2tf_bridge.portable._consistency import has_own_parentheses as has_own_parentheses
 from jax2tf_bridge.portable._consistency import is_digest as is_digest
 from jax2tf_bridge.portable._consistency import list_main_avals as list_main_avals
-from jax2tf_bridge.portable._gradient import (
-    Gradient,
-    GradientOnDemand,
-    NoGradient,
-    StoredGradient,
-)
+from jax2tf_bridge.portable._gradient import Gradient, GradientOnDemand, NoGradient, StoredGradient
 from jax2tf_bridge.portable._module import CALL_TF_TARGET as CALL_TF_TARGET
 from jax2tf_bridge.portable._module import NOT_STRICT as NOT_STRICT
 from jax2tf_bridge.portable._module import DisabledSafetyCheck, Module
@@ -63,9 +58,7 @@ from jax2tf_bridge.portable._portable_function import apply_target as apply_targ
 from jax2tf_bridge.portable._portable_function import are_types_checked as are_types_checked
 from jax2tf_bridge.portable._portable_function import as_portable_function as as_portable_function
 from jax2tf_bridge.portable._portable_function import find_prng_keys as find_prng_keys
-from jax2tf_bridge.portable._portable_function import (
-    get_stored_functions as get_stored_functions,
-)
+from jax2tf_bridge.portable._portable_function import get_stored_functions as get_stored_functions
 from jax2tf_bridge.portable._portable_function import is_vjp_order as is_vjp_order
 from jax2tf_bridge.portable._portable_function import mark_types_checked as mark_types_checked
 from jax2tf_bridge.portable._portable_function import prng_keys_text as prng_keys_text

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from jax2tf_bridge._dtypes import WIDENED, find_dtype, is_differentiable
+from jax2tf_bridge._dtypes import WIDENED, dtype_holds, find_dtype, is_differentiable
 from jax2tf_bridge._utils import array_type_text
 from shape_poly import Dim, DimExpr, variables_of
 
@@ -272,16 +272,8 @@ def dtype_name(leaf: Any) -> str | None:
 
 
 def can_hold_number(number: complex, expected: str) -> bool:
-    """Returns whether a dtype can represent a Python number, up to rounding."""
-    row = find_dtype(expected)
-    if row is not None and row.is_integer:
-        is_signed = row.kind == "int"
-        bits = row.bits - is_signed
-        minimum = -(1 << bits) if is_signed else 0
-        return isinstance(number, int) and minimum <= number < 1 << bits
-    if expected == "bool":
-        return isinstance(number, bool)
-    return not isinstance(number, complex) or (row is not None and row.kind == "complex")
+    """Returns whether a dtype can represent a Python number, up to rounding; bool holds bools."""
+    return dtype_holds(expected, number) and (expected != "bool" or isinstance(number, bool))
 
 
 def can_become(actual: str, expected: str) -> bool:

@@ -54,10 +54,7 @@ def make_called_function(
     if version is None:
         raise ModuleError(f"The module of {name} is not a portable artifact of StableHLO.")
     in_avals, out_avals = make_call_avals(
-        argument_dtypes,
-        result_dtypes,
-        (inputs, outputs),
-        has_platform_index=len(platforms) > 1,
+        argument_dtypes, result_dtypes, (inputs, outputs), has_platform_index=len(platforms) > 1
     )
     function = PortableFunction.over_leaves(
         name,

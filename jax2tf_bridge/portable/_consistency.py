@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from jax2tf_bridge._dtypes import ELEMENT_TYPES
 from jax2tf_bridge.errors import ModuleError, format_bullets
-from jax2tf_bridge.portable._aval import Aval, LiftedConstant, array_size
+from jax2tf_bridge.portable._aval import Aval, LiftedConstant, array_size, variables_in
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._tree_spec import TreeSpec
 from shape_poly import Comparison, DimensionSyntaxError, DimExpr, parse_comparison
@@ -227,8 +227,7 @@ def is_digest(text: str) -> bool:
 
 
 def _find_variables(avals: Sequence[Aval]) -> frozenset[str]:
-    dims = {dim for aval in _iter_distinct(avals) for dim in aval.shape if isinstance(dim, DimExpr)}
-    return frozenset().union(*(dim.variables() for dim in dims))
+    return frozenset().union(*map(variables_in, _iter_distinct(avals)))
 
 
 def _compare_counts(name: str, count: int, expected: int, what: str) -> str | None:

@@ -187,23 +187,19 @@ _NEWEST_STABLEHLO = max(version for version, _ in TENSORFLOW_RELEASES.values())
 
 
 class ModuleForPlatforms(Protocol):
-    """A module of a portable function or of a SavedModel, and the platforms that can run it."""
+    """A `Module`, or a module in a SavedModel, whose StableHLO version may be unknown (None)."""
 
     @property
-    def platforms(self) -> tuple[str, ...]:
-        """The platforms, by JAX's names."""
+    def platforms(self) -> tuple[str, ...]: ...
 
     @property
-    def disabled_checks(self) -> tuple[DisabledSafetyCheck, ...]:
-        """The disabled safety checks."""
+    def disabled_checks(self) -> tuple[DisabledSafetyCheck, ...]: ...
 
     @property
-    def stablehlo_version(self) -> Version | None:
-        """The StableHLO version; None if unknown."""
+    def stablehlo_version(self) -> Version | None: ...
 
     @property
-    def calling_convention_version(self) -> int:
-        """The calling convention of XlaCallModule."""
+    def calling_convention_version(self) -> int: ...
 
 
 def find_unhandled_calls(

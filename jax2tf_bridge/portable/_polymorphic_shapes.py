@@ -8,6 +8,7 @@ from types import EllipsisType
 from typing import Any, Final, TypeAlias, final
 
 from jax2tf_bridge.errors import ShapeError
+from shape_poly import shape_text
 
 
 @final
@@ -74,5 +75,4 @@ class PolyShape(tuple[Any, ...]):
         return tuple(self)
 
     def __str__(self) -> str:
-        dims = ["..." if dim is ... else str(dim) for dim in self]
-        return f"({', '.join(dims)}{',' if len(dims) == 1 else ''})"
+        return shape_text("..." if dim is ... else dim for dim in self)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import operator
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
 from jax2tf_bridge._dtypes import find_dtype
-from jax2tf_bridge._utils import join_names, once_per_object
+from jax2tf_bridge._utils import as_integer, join_names, once_per_object
 from jax2tf_bridge.bytecode import version_text
 from jax2tf_bridge.errors import FunctionError, ModuleError
 from jax2tf_bridge.portable._aval import Aval, LiftedConstant, Port, Sharding
@@ -260,10 +259,9 @@ class PortableFunction:
         return "\n".join([*lines, f"  runs on {self._format_tensorflow_releases()}"])
 
     def _format_tensorflow_releases(self) -> str:
+        releases = f"TensorFlow: {_format_releases(self.tensorflow_releases)}"
         if not self.target.xla:
-            return (
-                f"TensorFlow: {_format_releases(self.tensorflow_releases)}, as its own operations"
-            )
+            return f"{releases}, as its own operations"
         calls = find_calls_to_check(self.module)
         unhandled = find_unhandled_calls(self.module, calls)
         if unhandled:
@@ -273,7 +271,7 @@ class PortableFunction:
                 "only those TPUs whose runtime supports the Pallas kernels of its JAX; no known "
                 "TensorFlow release has one"
             )
-        return f"TensorFlow: {_format_releases(self.tensorflow_releases)}"
+        return releases
 
 
 _WIDENED_DTYPE = "bfloat16"
@@ -289,12 +287,13 @@ def _set_widened(avals: tuple[Aval, ...], widens: bool) -> tuple[Aval, ...]:
 
 
 def is_vjp_order(value: object) -> bool:
-    """Returns whether a value is an integer of at least 0.
+    """Returns whether a value is an integer of at least 0, and not a bool.
 
-    >>> is_vjp_order(1), is_vjp_order(1.5)
-    (True, False)
+    >>> is_vjp_order(1), is_vjp_order(1.5), is_vjp_order(True)
+    (True, False, False)
     """
-    return isinstance(value, SupportsIndex) and operator.index(value) >= 0
+    order = as_integer(value)
+    return order is not None and order >= 0
 
 
 def _format_releases(releases: Sequence[str]) -> str:

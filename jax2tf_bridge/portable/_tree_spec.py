@@ -5,22 +5,11 @@ from __future__ import annotations
 import copyreg
 import keyword
 from collections import namedtuple
-from collections.abc import (
-    Callable,
-    Collection,
-    Hashable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, cast
 
-from jax2tf_bridge.errors import (
-    StructureError,
-    format_bullets,
-)
+from jax2tf_bridge.errors import StructureError, format_bullets
 
 NodeKind: TypeAlias = Literal["leaf", "none", "tuple", "list", "dict", "namedtuple", "custom"]
 
@@ -247,14 +236,14 @@ def refuse_differences(differences: Sequence[str]) -> None:
 
 
 def _describe_difference(path: str, expected: str, value: Any) -> str:
+    kind = type(value).__name__
+    got = f"an {kind}" if kind[0] in "aeiouAEIOU" else f"a {kind}"
     if value is None:
         got = "None"
     elif isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
-        got = f"a {type(value).__name__} of length {len(value)}"
+        got += f" of length {len(value)}"
     elif isinstance(value, Mapping):
-        got = f"a {type(value).__name__} with the keys {list(value)}"
-    else:
-        got = f"a {type(value).__name__}"
+        got += f" with the keys {list(value)}"
     return f"{path or 'the arguments'}: expected {expected}, got {got}"
 
 
@@ -326,8 +315,10 @@ class CallStructure:
         leaves: list[Any] = []
         differences: list[str] = []
         if len(args) != len(self.args):
-            expected = f"{len(self.args)} positional arguments ({', '.join(self.names)})"
-            differences.append(f"the positional arguments: expected {expected}, got {len(args)}")
+            differences.append(
+                f"the positional arguments: expected {len(self.args)} ({', '.join(self.names)}), "
+                f"got {len(args)}"
+            )
         # Not strict, so that differences within the arguments are listed as well.
         for (name, tree), value in zip(self.args, args, strict=False):
             tree.flatten_into(value, name, leaves, differences)

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from jax2tf_bridge._dtypes import is_integer
 from jax2tf_bridge.errors import DTypeError, ShapeError
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -16,7 +17,7 @@ DescribeRow: TypeAlias = Callable[[int], str]
 """Names a row for messages, as "Row 3 (id='a')"."""
 
 _CASTS = {"i": "iu", "u": "iu", "f": "fiu", "V": "fiu", "c": "cfiu", "b": "b"}
-"""Kinds of Python's numbers that become a dtype, by the kind of the dtype; ml_dtypes' is "V"."""
+"""Maps the kind of a dtype to the kinds of Python numbers that it takes; ml_dtypes have "V"."""
 
 
 @dataclass(frozen=True)
@@ -35,24 +36,20 @@ class Column:
         """Returns the shape of a row's value."""
         return tuple(self.cells[row].shape if self.dense is None else self.dense.shape[1:])
 
-    def make_batch(self, rows: Sequence[int] | slice, shape: Sequence[int], pad: Any) -> Array:
+    def make_batch(self, rows: Sequence[int], shape: Sequence[int], pad: Any) -> Array:
         """Returns the values of some rows, each padded at its end to a shape."""
         if self.dense is not None and self.dense.shape[1:] == tuple(shape):
-            return self.dense[rows]
-        numbers = range(*rows.indices(self._count())) if isinstance(rows, slice) else rows
-        first = self.dense if self.dense is not None else self.cells[0]
-        batch = np.full((len(numbers), *shape), pad, first.dtype)
-        for place, row in enumerate(numbers):
-            value = self.cells[row] if self.dense is None else self.dense[row]
-            batch[place][tuple(map(slice, value.shape))] = value
+            # A slice copies nothing.
+            return self.dense[slice(rows.start, rows.stop) if isinstance(rows, range) else rows]
+        values = self.cells if self.dense is None else self.dense
+        batch = np.full((len(rows), *shape), pad, values[0].dtype)
+        for place, row in enumerate(rows):
+            batch[place][tuple(map(slice, values[row].shape))] = values[row]
         return batch
-
-    def _count(self) -> int:
-        return len(self.cells) if self.dense is None else len(self.dense)
 
 
 _MISSING = ("None", "NaN", "NAType")
-"""Names in errors of the values that stand for missing texts in Python, pandas and Arrow."""
+"""Values that stand for missing ones in Python, pandas and Arrow, as `_name_kind` calls them."""
 
 
 def is_widened(actual: np.dtype[Any], expected: np.dtype[Any]) -> bool:
@@ -77,10 +74,10 @@ def read_column(
 
     Args:
       name: the input, for messages.
-      values: an array or a list of arrays, of Python's numbers, or of lists of them; or a Series of
-        pandas, or a column of an Arrow table.
-      dtype: the dtype of the input; "O" for strings. Arrays must have it or one that `is_widened`
-        converts; Python's numbers are converted if that changes none.
+      values: an array; a list of arrays, Python numbers or lists of these; a pandas Series; or a
+        column of an Arrow table.
+      dtype: the dtype of the input; "O" for strings. Arrays must have it, or a dtype that
+        `is_widened` allows. Python numbers are converted, and must not overflow.
       rank: the rank of a row's value; None if it is unknown.
       describe_row: names a row for messages.
 
@@ -104,10 +101,11 @@ def read_column(
             return Column(values.astype(dtype, copy=False))
         elif values.dtype.kind != "O":
             raise _make_dtype_error(f"Column {name}", name, dtype, values.dtype)
-    cells = [
-        read_cell(name, value, dtype, functools.partial(describe, row))
-        for row, value in enumerate(values)
-    ]
+    with np.errstate(over="raise"):
+        cells = [
+            read_cell(name, value, dtype, functools.partial(describe, row))
+            for row, value in enumerate(values)
+        ]
     shapes = {cell.shape for cell in cells}
     if len(shapes) == 1:
         return Column(np.stack(cells))
@@ -125,7 +123,7 @@ def _has_nulls(column: Any) -> bool:
 
 
 def read_cell(name: str, value: Any, dtype: np.dtype[Any], describe: Callable[[], str]) -> Array:
-    """Reads one value of an input.
+    """Reads one value of an input; refuses numbers that overflow if np.errstate raises for them.
 
     Args:
       name: the input, for messages.
@@ -150,18 +148,30 @@ def read_cell(name: str, value: Any, dtype: np.dtype[Any], describe: Callable[[]
     if array.dtype == dtype:
         return array
     has_dtype = isinstance(value, np.ndarray | np.generic) and value.dtype.kind != "O"
-    if has_dtype and is_widened(array.dtype, dtype):
+    if is_widened(array.dtype, dtype):
         return array.astype(dtype)
     if has_dtype or (array.size and array.dtype.kind not in _CASTS.get(dtype.kind, "")):
-        has_none = array.dtype.kind == "O" and any(each is None for each in array.flat)
-        raise _make_dtype_error(describe(), name, dtype, "None" if has_none else array.dtype)
-    converted = array.astype(dtype)
-    if dtype.kind in "iu" and (converted != array).any():
+        kinds = map(_name_kind, array.flat if array.dtype.kind == "O" else ())
+        got = next((kind for kind in kinds if kind in _MISSING), array.dtype)
+        raise _make_dtype_error(describe(), name, dtype, got)
+    try:
+        converted = array.astype(dtype)
+        can_wrap = dtype.kind in "iu" or (dtype.kind == "V" and is_integer(dtype.name))
+        lost: Any = array[converted != array] if can_wrap else ()
+    except FloatingPointError:
+        finite = array[np.isfinite(array)]
+        lost = finite[np.abs(finite).argmax() :]
+    if len(lost):
         raise DTypeError(
-            f"{describe()}: {dtype} does not hold {array[converted != array].flat[0]}. Pass "
-            "numbers that it holds."
+            f"{describe()}: {dtype} does not hold {lost[0]}. Pass numbers that it holds."
         )
     return converted
+
+
+def _name_kind(value: object) -> str:
+    """Names the type of a value for messages; NaN by itself, because it may be a missing value."""
+    is_nan = isinstance(value, float) and value != value
+    return "None" if value is None else "NaN" if is_nan else type(value).__name__
 
 
 def _check_strings(name: str, array: Array, describe: DescribeRow) -> Array:
@@ -170,9 +180,7 @@ def _check_strings(name: str, array: Array, describe: DescribeRow) -> Array:
     for row, value in enumerate(array if array.ndim else [array.item()]):
         for text in value.flat if isinstance(value, np.ndarray) else [value]:
             if not isinstance(text, str | bytes):
-                is_nan = isinstance(text, float) and text != text
-                kind = "None" if text is None else "NaN" if is_nan else type(text).__name__
-                raise _make_dtype_error(describe(row), name, np.dtype(object), kind)
+                raise _make_dtype_error(describe(row), name, np.dtype(object), _name_kind(text))
     return array
 
 
@@ -184,7 +192,7 @@ def _make_dtype_error(subject: str, name: str, expected: np.dtype[Any], got: obj
                 "This is a missing text: fill it in, as with fillna('') in pandas, or leave the "
                 "row out."
             )
-    elif got == "None":
+    elif got in _MISSING:
         text, advice = str(expected), "Fill it in, or leave the row out."
     else:
         text = str(expected)

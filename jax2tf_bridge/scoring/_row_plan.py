@@ -1,4 +1,4 @@
-"""Plan of a signature: what a row has, and which rows run together at which sizes."""
+"""Plans how a signature scores rows: the inputs of a row, and the sizes at which it runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jax2tf_bridge._utils import array_type_text
 from jax2tf_bridge.errors import BridgeError, ShapeError
 from jax2tf_bridge.portable import variables_in
 from jax2tf_bridge.saving.serving import ServedSignature, find_obstacle
-from shape_poly import Dim, evaluate_shape, shape_text, solve_dimensions, variables_of
+from shape_poly import Dim, Integers, evaluate_shape, make_plan, shape_text, solve, variables_of
 
 Sizes: TypeAlias = tuple[int, ...]
 RowShape: TypeAlias = tuple[Dim | None, ...] | None
@@ -19,7 +19,7 @@ RowShape: TypeAlias = tuple[Dim | None, ...] | None
 
 @dataclass(frozen=True)
 class RowInput:
-    """Input of which each row has a value.
+    """Input for which each row has a value.
 
     Attributes:
       name: the name of the input.
@@ -43,7 +43,7 @@ class RowSizes:
 
     Attributes:
       padded: the shape of each input in the batch.
-      outputs: the shape of each output of the row, by name; empty where nothing is sliced.
+      outputs: the shape of each output of the row, by name; empty if no output is sliced.
     """
 
     padded: tuple[Sizes, ...]
@@ -52,7 +52,7 @@ class RowSizes:
 
 @dataclass(frozen=True)
 class RowPlan:
-    """Plan of a signature.
+    """Plan for scoring rows with a signature.
 
     Attributes:
       signature: the name of the signature.
@@ -101,23 +101,15 @@ class RowPlan:
         )
 
     def _solve(self, shapes: Sequence[Sizes]) -> dict[str, int]:
-        values: dict[str, int] = {}
-        rest = []
-        for value, shape in zip(self.inputs, shapes, strict=True):
-            if value.shape is None or len(value.shape) != len(shape):
-                continue
-            for dimension, size in zip(value.shape, shape, strict=True):
-                if dimension is None or isinstance(dimension, int):
-                    continue
-                names = variables_of(dimension)
-                if {str(dimension)} == names:
-                    values.setdefault(str(dimension), size)  # may be 0
-                else:
-                    rest.append((dimension, size))
-        if rest:
-            solved = solve_dimensions([[d for d, _ in rest]], [[size for _, size in rest]])
-            values = {**solved, **values}
-        return values
+        known = [
+            (dimension, size)
+            for value, shape in zip(self.inputs, shapes, strict=True)
+            if value.shape is not None and len(value.shape) == len(shape)
+            for dimension, size in zip(value.shape, shape, strict=True)
+            if dimension is not None
+        ]
+        plan = make_plan([[dimension for dimension, _ in known]])
+        return dict(solve(plan, [[size for _, size in known]], Integers(), smallest=0).values)
 
     def _describe_misfit(self, value: RowInput, shape: Sizes, values: Mapping[str, int]) -> str:
         assert value.shape is not None
@@ -129,12 +121,12 @@ class RowPlan:
             else "Correct the row, or leave it out."
         )
         return (
-            f"input {value.name}: expected shape {_format_shape(value.shape)}{where}, got "
-            f"{_format_shape(shape)}. {advice}"
+            f"input {value.name}: expected shape {shape_text(value.shape)}{where}, got "
+            f"{shape_text(shape)}. {advice}"
         )
 
 
-def make_plan(path: str, served: ServedSignature) -> RowPlan:
+def plan_rows(path: str, served: ServedSignature) -> RowPlan:
     """Plans how a signature scores rows.
 
     Raises:
@@ -219,7 +211,7 @@ def fits_shape(expected: RowShape, shape: Sizes, values: Mapping[str, int]) -> b
 
 
 def _evaluate(shape: RowShape, actual: Sizes, values: Mapping[str, int]) -> Sizes:
-    """Evaluates a shape; takes what is unknown from the actual one."""
+    """Evaluates a shape; returns the actual one if a size of it is unknown."""
     if shape is None or None in shape:
         return actual
     return tuple(int(d or 0) for d in evaluate_shape([d for d in shape if d is not None], values))
@@ -227,7 +219,3 @@ def _evaluate(shape: RowShape, actual: Sizes, values: Mapping[str, int]) -> Size
 
 def _list_variables(shape: RowShape) -> set[str]:
     return {v for d in shape or () if d is not None for v in variables_of(d)}
-
-
-def _format_shape(shape: Sequence[Dim | None]) -> str:
-    return shape_text("?" if d is None else d for d in shape)

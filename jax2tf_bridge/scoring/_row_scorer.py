@@ -23,7 +23,7 @@ from jax2tf_bridge.saved_model import (
 )
 from jax2tf_bridge.saving.serving import read_signature
 from jax2tf_bridge.scoring._columns import Array, Column, DescribeRow, read_cell, read_column
-from jax2tf_bridge.scoring._row_plan import RowPlan, RowSizes, Sizes, fits_shape, make_plan
+from jax2tf_bridge.scoring._row_plan import RowPlan, RowSizes, Sizes, fits_shape, plan_rows
 from jax2tf_bridge.storage import as_path
 
 _DEFAULT_BATCH_SIZE = 256
@@ -64,7 +64,7 @@ class RowScorer:
         `defaults` may be left out.
       key: the field that identifies a row in error messages, as "id". It need not be an input.
       batch_size: the maximum number of rows in a call of the signature. The default is the largest
-        bucket of the rows, or 256 without buckets, where each other size is compiled.
+        bucket of the rows. Without buckets it is 256, and each other number of rows is compiled.
 
     Raises:
       FileNotFoundError: there is no such folder.
@@ -146,11 +146,17 @@ class RowScorer:
           The outputs of each row by name, in the order of the rows.
 
         Raises:
-          StructureError: a row lacks an input.
+          StructureError: a row lacks an input, or `rows` is one row or a table.
           DTypeError: a value has another dtype.
           ShapeError: a value has another shape, or sizes of a row contradict each other.
         """
         model = self._get_model()
+        is_list = isinstance(rows, Iterable) and not isinstance(rows, Mapping | str | bytes)
+        if not is_list or hasattr(rows, "columns"):
+            raise StructureError(
+                "rows: expected a list with a mapping or a value for each row, got "
+                f"{type(rows).__name__}. Pass [row] for one row, or a table to score_columns."
+            )
         rows = list(rows)
         names = [value.name for value in model.plan.inputs]
         if len(names) == 1:
@@ -203,7 +209,8 @@ class RowScorer:
                     f"{did_you_mean(name, map(str, present)) or '.'} Add the column, or rename one."
                 )
         counts = {}
-        for name in names:
+        keys = [self.key] if self.key is not None and self.key in present else []
+        for name in [*names, *keys]:
             try:
                 counts[name] = len(columns[name])
             except TypeError as e:  # a number, or an array without dimensions
@@ -216,10 +223,9 @@ class RowScorer:
             raise StructureError(
                 f"The columns have different numbers of rows: {lengths}. Pass a value for each row."
             )
-        has_key = self.key is not None and self.key in present
 
         def describe_row(row: int) -> str:
-            if not has_key:
+            if not keys:
                 return f"Row {row}"
             return f"Row {row} ({self.key}={np.asarray(columns[self.key])[row:][:1].tolist()[0]!r})"
 
@@ -282,7 +288,7 @@ class RowScorer:
                 piece = rows[first : first + step]
                 tensors = {
                     each.name: tf.constant(
-                        column.make_batch(_as_slice(piece), shape, each.pad),
+                        column.make_batch(piece, shape, each.pad),
                         tf.as_dtype(each.dtype),
                     )
                     for each, column, shape in zip(
@@ -327,22 +333,21 @@ class _Model:
         object.__setattr__(self, "find_sizes", cached)
 
     def make_empty(self) -> dict[str, Array]:
-        return {
-            name: np.empty(
-                (0, *(size or 0 for size in spec.shape[1:])), _find_dtype(spec.dtype.name)
-            )
-            for name, spec in self.function.structured_outputs.items()
-        }
+        outputs = {}
+        for name, spec in self.function.structured_outputs.items():
+            sizes = spec.shape[1:] if spec.shape.rank else ()
+            outputs[name] = np.empty((0, *(n or 0 for n in sizes)), _find_dtype(spec.dtype.name))
+        return outputs
 
 
 @functools.lru_cache(_MAX_LOADED)
 def _load(path: str, signature: str, fingerprint: object) -> _Model:
-    """Loads a signature once per process: engines make a scorer anew for each task.
+    """Loads a signature once per process, because engines make a new scorer for each task.
 
     Args:
       path: the folder.
       signature: the name of the signature.
-      fingerprint: differs when another model lies at the path.
+      fingerprint: identifies the model at the path, so that another one there is loaded.
     """
     plan, entry = _read_plan(path, signature)
     loaded = tf.saved_model.load(path)
@@ -351,7 +356,7 @@ def _load(path: str, signature: str, fingerprint: object) -> _Model:
 
 
 def _make_fingerprint(path: str) -> object:
-    """Describes the graph's file; None behind a scheme, where a version never changes."""
+    """Identifies the contents of the graph's file; None for a URL, where they never change."""
     try:
         status = os.stat(os.path.join(path, GRAPH_FILE))
     except OSError:
@@ -365,7 +370,7 @@ def _read_plan(path: str, signature: str) -> tuple[RowPlan, EntryPoint]:
     if signature not in entries:
         raise BridgeError(f"{path} has {unknown_name_text('signature', signature, entries)}")
     served = read_signature(entries[signature], read_sidecar(as_path(path)))
-    return make_plan(path, served), entries[signature]
+    return plan_rows(path, served), entries[signature]
 
 
 def _read_defaults(entry: EntryPoint) -> dict[str, Array]:
@@ -376,6 +381,7 @@ def _read_defaults(entry: EntryPoint) -> dict[str, Array]:
     }
 
 
+@np.errstate(over="raise")
 def _read_shared(plan: RowPlan, values: Mapping[str, Any]) -> dict[str, Array]:
     arrays = {}
     for name, value in values.items():
@@ -424,10 +430,6 @@ def _group_rows(
     return list(groups.values())
 
 
-def _as_slice(rows: Sequence[int]) -> Sequence[int] | slice:
-    return slice(rows.start, rows.stop) if isinstance(rows, range) else rows
-
-
 def _cut_results(
     arrays: Mapping[str, Array], sizes: Sequence[RowSizes]
 ) -> dict[str, Array | list[Array]]:
@@ -462,6 +464,6 @@ def _join_parts(parts: Sequence[_Part], count: int) -> dict[str, Array]:
                 for row, value in zip(rows, values, strict=True):
                     column[row] = value
             else:
-                column[_as_slice(rows)] = values
+                column[rows] = values
         results[name] = column
     return results

@@ -56,6 +56,7 @@ def find_releases(version: Version, calling_convention: int) -> tuple[str, ...]:
     )
 
 
+_MAJOR_AND_MINOR = re.compile(r"\d+\.\d+")
 _FINAL_RELEASE = re.compile(r"(\d+\.\d+)\.\d+")
 
 
@@ -155,7 +156,8 @@ class Target:
                 f"Target.tensorflow expected a release as text, as '2.17'. Got: {release!r} of "
                 f"type {type(release).__name__}"
             )
-        key = ".".join(release.split(".")[:2])
+        match = _MAJOR_AND_MINOR.match(release)
+        key = match[0] if match is not None else release
         if key not in TENSORFLOW_RELEASES:
             raise TargetError(_explain_unknown_release(release, key))
         version, convention = TENSORFLOW_RELEASES[key]
@@ -260,11 +262,11 @@ def _explain_unknown_release(release: str, key: str) -> Message:
 
 def _find_nearest_release(release: str) -> str | None:
     """Returns the nearest known release; None if `release` is not a version."""
-    match = re.match(r"(\d+)\.(\d+)", release)
+    match = _MAJOR_AND_MINOR.match(release)
     if match is None:
         return None
     known = {tuple(map(int, r.split("."))): r for r in TENSORFLOW_RELEASES}
-    requested = tuple(map(int, match.groups()))
+    requested = tuple(map(int, match[0].split(".")))
     return known[min((k for k in known if k >= requested), default=max(known))]
 
 

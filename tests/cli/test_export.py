@@ -260,12 +260,12 @@ def test_modules_are_found_in_the_current_folder(
         (
             [f"{M}:cube", "--args", "f32[4]", "--shapes", "(b, 3)"],
             1,
-            "The argument x has shape (4), which does not match its --shapes entry '(b, 3)': ",
+            "The argument x has shape (4,), which does not match its --shapes entry '(b, 3)': ",
         ),
         (
             [f"{M}:cube", "--args", "f32[4]", "--shapes", "(b", "--constraints", "b >= 2"],
             1,
-            "The argument x of shape (4) has no valid --shapes entry: ",
+            "The argument x of shape (4,) has no valid --shapes entry: ",
         ),
         (
             [f"{M}:solve", "--args", "f32[3,3]", "f32[3,3]", "--shapes", "auto", "auto", "auto"],

@@ -11,6 +11,7 @@ import pytest
 
 from jax2tf_bridge import AUTO, PortableFunction, export
 from jax2tf_bridge.errors import InconclusiveShapeError, ShapeError
+from tests.sampling import sampled
 
 
 def ones(*shape: int) -> Any:
@@ -156,8 +157,12 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], dict[str, str]]] = {
 }
 
 
-@pytest.mark.parametrize(("f", "args", "expected"), CASES.values(), ids=CASES.keys())
-def test_of_examples(f: Any, args: tuple[Any, ...], expected: dict[str, str]) -> None:
+KEPT = ("parameters keep their shapes", "lengths of their own", "the batch alone", "scalars")
+
+
+@pytest.mark.parametrize("case", sampled([*CASES], every=3, keep=KEPT, others=pytest.mark.slow))
+def test_of_examples(case: str) -> None:
+    f, args, expected = CASES[case]
     portable = exported(f, *args)
     assert portable.polymorphic_shapes == expected
     assert portable.requirements == ()

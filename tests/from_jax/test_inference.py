@@ -251,7 +251,12 @@ def test_names_that_look_like_the_bridges_own_are_the_users() -> None:
 
 
 @pytest.mark.parametrize(
-    "constraints", [["b >= 4", "b == c", "mod(b, 3) == 0"], ["b >= 4", AUTO]], ids=str
+    "constraints",
+    [
+        pytest.param(["b >= 4", "b == c", "mod(b, 3) == 0"], marks=pytest.mark.slow),
+        ["b >= 4", AUTO],
+    ],
+    ids=str,
 )
 def test_a_size_of_known_remainder_may_be_equal_to_another(constraints: list[Any]) -> None:
     portable = exported(lambda x, y: (x.reshape(3, -1), x + y), 6, 6, constraints=constraints)

@@ -144,6 +144,15 @@ def test_a_size_that_must_be_a_number() -> None:
         exported(f, 3)
 
 
+def test_sizes_are_tried_above_the_constraints() -> None:
+    def f(x: Any) -> Any:
+        return jnp.ones(int(x.shape[0])) + x
+
+    shape = jax.export.symbolic_shape("b", constraints=["b >= 300"])
+    with pytest.raises(InconclusiveShapeError, match="can be traced for b = 300 and b = 301, but"):
+        export(f, platforms=["cpu"])(jax.ShapeDtypeStruct(shape, np.float32))
+
+
 def test_a_scan_of_an_open_length() -> None:
     def f(x: Any) -> Any:
         return jax.lax.scan(lambda c, _: (c + 1, c), x[0], None, length=x.shape[0])
@@ -288,7 +297,7 @@ def test_errors_about_something_else_stay_what_they_are() -> None:
     with pytest.raises(KeyError, match="no such weight") as caught:
         exported(f, 3)
     assert caught.value.__notes__[-1] == (
-        "f fails for every size that was tried, b = 1 among them, so that no constraint can help."
+        "f fails for every size that was tried, b = 1 among them, so no constraint can help."
     )
     with pytest.raises(KeyError) as static:
         exported(f, 3, shapes=["(3,)"])
@@ -305,13 +314,12 @@ def test_a_note_only_says_what_the_error_does_not() -> None:
     with pytest.raises(ValueError, match=r"no weights for \(b,\)") as caught:
         exported(same, 3)
     assert caught.value.__notes__[-1] == (
-        "same fails for every size that was tried, b = 1 among them, so that no constraint can "
-        "help."
+        "same fails for every size that was tried, b = 1 among them, so no constraint can help."
     )
     with pytest.raises(TypeError, match=r"\(3, 5\), \(2, 2\)") as failed:
         exported(other, 15)
     assert failed.value.__notes__[-1].startswith(
-        "other fails for every size that was tried, so that no constraint can help. For b = 1, "
+        "other fails for every size that was tried, so no constraint can help. For b = 1, "
         "TypeError: cannot reshape array of shape (1,)"
     )
 

@@ -40,6 +40,15 @@ def export_error(spec: object, *args: object, error: type[Exception]) -> str:
     return str(info.value)
 
 
+def test_a_static_argument_may_have_a_shape_of_its_own() -> None:
+    class Config:
+        shape = 3
+
+    function = jax.jit(lambda x, config: x * config.shape, static_argnums=1)
+    portable = bridge.export(function, platforms=["cpu"])(x32, Config())
+    assert [str(a) for a in portable.in_avals] == ["float32[3,4]"]
+
+
 MASK = {"m": np.ones((3, 1), np.float32)}
 
 
@@ -173,6 +182,7 @@ def test_wrong_structure() -> None:
     check_error(StructureError, text, ["b, 4"], x32, x32)
     text = "[...]A shape is written as a string: '(b, 4)'."
     check_error(StructureError, text, [(None, 4)], x32)
+    check_error(StructureError, text.replace("4", "..."), [("b", ...)], x32)
     text = (
         "The polymorphic_shapes entry of the argument x must be None or a string, as '(b, 28)'. "
         "Got: 3 of type int."

@@ -31,7 +31,7 @@ def test_a_call_of_a_portable_function_is_flattened_and_made_again() -> None:
     with pytest.raises(StructureError) as error:
         call.flatten([1, 2], {"a": None, "c": 1})
     assert str(error.value).splitlines()[1:] == [
-        "  - the positional arguments: expected 1 positional arguments (x), got 2",
+        "  - the positional arguments: expected 1 (x), got 2",
         "  - the keyword argument b is missing",
         "  - the keyword argument c is not expected",
         "  - a: expected an array, got None",

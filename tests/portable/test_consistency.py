@@ -209,7 +209,7 @@ def test_vjps_are_kept_unless_others_are_asked_for(write: Write) -> None:
 
 
 @pytest.mark.parametrize("write", WRITERS)
-@pytest.mark.parametrize("order", [-1, 1.5, "1"])
+@pytest.mark.parametrize("order", [-1, 1.5, "1", True])
 def test_orders_that_are_no_numbers_of_vjps(write: Write, order: Any) -> None:
     text = f"vjp_order must be an integer, at least 0. Got: {order!r}"
     with pytest.raises(ValueError, match=re.escape(text)) as caught:

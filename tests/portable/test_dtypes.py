@@ -26,7 +26,7 @@ from jax2tf_bridge._dtypes import (
 from jax2tf_bridge.cli._export import DTYPES as WRITTEN
 from jax2tf_bridge.cli._export import ArgumentSpec
 from jax2tf_bridge.comparing import tolerance_of
-from jax2tf_bridge.portable import Aval, array_size
+from jax2tf_bridge.portable import Aval, array_size, can_hold_number
 from jax2tf_bridge.saved_model import TensorSpec
 
 # Private: each format's own table is compared with this one.
@@ -121,6 +121,37 @@ def test_numbers_of_every_library_fit_their_dtype() -> None:
     assert not dtype_holds("float32", np.clongdouble(1))
     for wrong in ("1", None, [1], [1, 2], np.datetime64(1, "ns"), np.timedelta64(1, "ns")):
         assert not dtype_holds("int64", wrong)
+
+
+def test_dtypes_hold_scalars_of_ml_dtypes() -> None:
+    ml_dtypes: Any = pytest.importorskip("ml_dtypes")
+    lowest = ml_dtypes.finfo("bfloat16").min
+    for dtype, holds in (("bfloat16", True), ("float32", True), ("complex64", True)):
+        assert dtype_holds(dtype, lowest) is holds
+    assert dtype_holds("int8", ml_dtypes.int4(-8))
+    assert not dtype_holds("uint8", ml_dtypes.int4(-8))
+    assert not dtype_holds("int8", lowest)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "number", "holds"),
+    [
+        ("int8", -128, True),
+        ("int8", 128, False),
+        ("uint4", 15, True),
+        ("int32", 1.0, False),
+        ("int32", True, True),
+        ("bool", True, True),
+        ("bool", 1, False),
+        ("float32", 1j, False),
+        ("float32", 7, True),
+        ("complex64", 1j, True),
+        ("key<fry>", 7, False),
+        ("float0", 0, False),
+    ],
+)
+def test_numbers_of_python_that_dtypes_hold(dtype: str, number: complex, holds: bool) -> None:
+    assert can_hold_number(number, dtype) is holds
 
 
 @pytest.mark.parametrize(

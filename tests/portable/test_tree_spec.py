@@ -44,7 +44,7 @@ def test_order_of_keys_is_the_functions() -> None:
 @pytest.mark.parametrize(
     ("value", "lines"),
     [
-        ({"a": [1, 2], "b": (2, Point(3, 4))}, ["p['a'][1]: expected None, got a int"]),
+        ({"a": [1, 2], "b": (2, Point(3, 4))}, ["p['a'][1]: expected None, got an int"]),
         ({"a": [1], "b": None}, [
             "p['a']: expected a list of length 2, got a list of length 1",
             "p['b']: expected a tuple of length 2, got None",

@@ -3,9 +3,12 @@
 import importlib.util
 import pickle
 import re
+import types
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -159,6 +162,10 @@ def test_without_beam_the_error_names_the_extra() -> None:
         importlib.import_module("jax2tf_bridge.beam")
 
 
+class NAType:
+    """Stands for pandas.NA."""
+
+
 TEXT_ERRORS = [
     (
         {"ids": [1]},
@@ -187,6 +194,11 @@ TEXT_ERRORS = [
         {"ids": None, "attention_mask": [1]},
         DTypeError,
         "Row 1 (id='b'), input ids: expected int32, got None. Fill it in, or leave the row out.",
+    ),
+    (
+        {"ids": [1, NAType()], "attention_mask": [1]},
+        DTypeError,
+        "Row 1 (id='b'), input ids: expected int32, got NAType. Fill it in, or leave the row out.",
     ),
     (
         {"ids": [[1], [2, 3]], "attention_mask": [1]},
@@ -237,6 +249,12 @@ COLUMN_ERRORS = [
         "row, got 1.",
     ),
     (
+        {"id": ["a"], "ids": [[1], [2]], "attention_mask": [[1], [2, 3]]},
+        StructureError,
+        "The columns have different numbers of rows: ids 2, attention_mask 2, id 1. Pass a value "
+        "for each row.",
+    ),
+    (
         {"id": ["a", "b"], "ids": [[1], [2, 3]], "attention_mask": [[1], [1]]},
         ShapeError,
         "Row 1 (id='b'), input attention_mask: expected shape (n,) with n = 2, got (1,). Correct "
@@ -265,8 +283,9 @@ def test_narrower_numbers_are_widened_if_none_is_rounded(text: RowScorer) -> Non
     mask = ids.astype(np.uint8)
     scores = text.score_columns({"ids": ids.astype(np.int16), "attention_mask": list(mask)})
     np.testing.assert_array_equal(scores["words"], expected["words"])
-    scale = {"scale": np.float16(1)}
-    assert len(text.score([{"ids": ids[0], "attention_mask": mask[0]}], shared_inputs=scale)) == 1
+    for scale in (np.float16(1), ml_dtypes.bfloat16(1), jnp.bfloat16(1)):
+        row = {"ids": ids[0], "attention_mask": mask[0]}
+        assert len(text.score([row], shared_inputs={"scale": scale})) == 1
     for wider in (np.uint32, np.int64, np.bool_):
         with pytest.raises(DTypeError, match="Column ids: expected int32, got"):
             text.score_columns({"ids": ids.astype(wider), "attention_mask": ids})
@@ -276,6 +295,23 @@ def test_a_row_that_is_no_mapping_is_named(text: RowScorer) -> None:
     message = "Row 0: expected a mapping with ids: int32[n], attention_mask: int32[n], got int. "
     with pytest.raises(StructureError, match=f"^{re.escape(message)}"):
         text.score([3])
+
+
+@pytest.mark.parametrize(
+    "rows", [None, {"ids": [[1]]}, "text", types.SimpleNamespace(columns=["ids"])]
+)
+def test_rows_that_are_one_row_or_a_table_are_refused(text: RowScorer, rows: Any) -> None:
+    message = f"got {type(rows).__name__}. Pass [row] for one row, or a table to score_columns."
+    with pytest.raises(StructureError, match=f"{re.escape(message)}$"):
+        text.score(rows)
+
+
+def test_a_number_that_becomes_infinite_is_refused(text: RowScorer) -> None:
+    row = {"ids": [1], "attention_mask": [1]}
+    with pytest.raises(DTypeError, match=r"\['scale'\]: float32 does not hold 1e\+300\. Pass"):
+        text.score([row], shared_inputs={"scale": 1e300})
+    (infinite,) = text.score([row], shared_inputs={"scale": float("inf")})
+    assert np.isinf(infinite["embedding"]).all()
 
 
 SCORER_ERRORS = [
@@ -350,6 +386,16 @@ def test_results_that_are_not_of_rows_are_refused(tmp_path: Path) -> None:
     message = "output sum has the shape () for 2 rows, so it has no result for each row."
     with pytest.raises(ShapeError, match=re.escape(message)):
         RowScorer(tmp_path).score([1.0, 2.0])
+
+
+def test_no_rows_have_no_results_if_the_rank_of_an_output_is_unknown(tmp_path: Path) -> None:
+    module = tf.Module()
+    module.f = tf.function(
+        lambda x: {"y": tf.compat.v1.placeholder_with_default(x, None)},
+        input_signature=[tf.TensorSpec([None, 2], tf.float32, "x")],
+    )
+    tf.saved_model.save(module, str(tmp_path), signatures=module.f.get_concrete_function())
+    assert RowScorer(tmp_path).score([]) == []
 
 
 def test_outputs_may_be_texts(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """Tests bounds: they hold for every sample, and are tight where interval arithmetic is."""
 
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 
@@ -126,6 +128,14 @@ def test_bounds_are_close(text: str, constraints: list[str], expected: tuple[flo
 def test_bounds_of_a_size_are_the_size() -> None:
     assert symbolic_dim_bounds(7) == (7, 7)
     assert symbolic_dim_bounds(DimExpr.constant(7)) == (7, 7)
+    lower, _ = symbolic_dim_bounds(np.int64(7))  # type: ignore[arg-type]
+    assert type(lower) is int
+
+
+def test_text_has_no_bounds() -> None:
+    text: Any = "b"
+    with pytest.raises(TypeError, match=r"parse_dimension makes one from text. Got: 'b' of type"):
+        symbolic_dim_bounds(text)
 
 
 def test_finite_bounds_are_exact_ints() -> None:
@@ -139,6 +149,11 @@ def test_finite_bounds_are_exact_ints() -> None:
     assert symbolic_dim_bounds(
         parse_dimension("b^60*a^60 + c"), SymbolicScope(["a >= 1000000"])
     ) == (10**360 + 1, math.inf)
+
+
+def test_bounds_of_coefficients_near_the_limit() -> None:
+    scope = SymbolicScope([f"{2**120}*b + {2**127}*c >= 3"], check=False)
+    assert symbolic_dim_bounds(parse_dimension(f"{2**127}*b"), scope) == (2**127, math.inf)
 
 
 def test_contradicting_constraints_bound_nothing() -> None:

@@ -2,6 +2,7 @@
 
 import pickle
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -97,6 +98,7 @@ def test_equal_sides_make_equal_comparisons() -> None:
         ("b >= 2 $ 3", "is wrong at column 8"),
         ("mod(b, 0) == 0", "The constraint .* is wrong at column .: division by zero"),
         ("x" * 300, "at column 301: no comparison found"),
+        (f"b > {2**128}", "at column 1: its sides differ by .* a number of more than 128 bits"),
     ],
 )
 def test_other_text_is_an_error_with_the_column(text: str, message: str) -> None:
@@ -106,6 +108,16 @@ def test_other_text_is_an_error_with_the_column(text: str, message: str) -> None
     copy = pickle.loads(pickle.dumps(raised.value))
     assert type(copy) is type(raised.value)
     assert str(copy) == str(raised.value)
+
+
+def test_a_comparison_has_an_operator_and_two_dimensions() -> None:
+    assert Comparison(">=", DimExpr.variable("b"), np.int64(4)).holds({"b": 4})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"must be one of >=, <=, ==, >, <, !=. Got: '=>'"):
+        Comparison("=>", 1, 2)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"parse_dimension makes one from text. Got: 'b' of"):
+        Comparison(">=", "b", 2)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"A constraint must be a string. Got: 3 of type int. A"):
+        parse_comparison(3)  # type: ignore[arg-type]
 
 
 def test_the_error_says_what_a_constraint_is() -> None:

@@ -265,14 +265,23 @@ def test_nested_divisors_stay_below_their_limit() -> None:
 
 
 def test_names_that_read_as_something_else_are_refused() -> None:
-    for name in ("", "2b", "a b", "max", "_", "a+b"):
+    names: list[Any] = ["", "2b", "a b", "max", "_", "a+b", 3]
+    for name in names:
         with pytest.raises(ValueError, match="a dimension variable needs a name like 'b'"):
             DimExpr.variable(name)
+
+
+def test_an_unknown_kind_of_operation_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"one of floordiv, mod, max, min. Got: 'pow'"):
+        operation("pow", b, 2)  # type: ignore[arg-type]
 
 
 def test_negative_powers_are_refused() -> None:
     with pytest.raises(ValueError, match="no negative power"):
         b**-1
+    for exponent in (b, 2.0):
+        with pytest.raises(TypeError, match="unsupported operand"):
+            b**exponent  # type: ignore[operator]
 
 
 def test_division_by_the_constant_0_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 import pickle
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -17,6 +18,9 @@ from shape_poly import (
     SymbolicScope,
     _scope,
     parse_comparison,
+    prove,
+    symbolic_shape,
+    weakest_requirement,
 )
 from tests.fresh_process import run_python
 from tests.sampling import examples
@@ -49,6 +53,28 @@ def test_scopes_are_values() -> None:
 def test_text_that_is_no_constraint_is_an_error() -> None:
     with pytest.raises(DimensionSyntaxError, match="at column 2: no comparison found"):
         SymbolicScope(["b"])
+
+
+FOUR: Any = 4
+TEXTS: Any = ["b >= 4"]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: SymbolicScope("b >= 4"), r"such as \['b >= 4', .*\]. Got: 'b >= 4' of type str"),
+        (lambda: SymbolicScope(FOUR), "constraints must be a sequence, .* Got: 4 of type int"),
+        (lambda: SymbolicScope([FOUR]), "A constraint must be a string. Got: 4 of type int"),
+        (lambda: SymbolicScope().with_constraints(TEXTS), r"Got: \['b >= 4'\] of type list"),
+        (lambda: prove(FOUR), "A constraint must be a string. Got: 4 of type int"),
+        (lambda: weakest_requirement(FOUR), "A constraint must be a string. Got: 4 of type int"),
+        (lambda: prove("b >= 1", TEXTS), r"such as SymbolicScope\(\['b >= 4'\]\). Got: \["),
+        (lambda: symbolic_shape("b", scope=TEXTS), "scope must be a SymbolicScope"),
+    ],
+)
+def test_constraints_of_another_type_are_errors(call: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        call()
 
 
 @pytest.mark.parametrize(
@@ -112,7 +138,7 @@ def test_adding_a_constraint_looks_for_contradictions_too() -> None:
 @settings(max_examples=examples(30), deadline=None)
 def test_contradictory_constraints_have_no_witness(constraints: list[Comparison]) -> None:
     conflict: tuple[Comparison, ...] = ()
-    with mock.patch.object(_scope, "_MAX_CONFLICT_SECONDS", 0.3):
+    with mock.patch.object(_scope, "_MAX_CONFLICT_SECONDS", 0.1):
         try:
             SymbolicScope(constraints)
         except ContradictionError as e:

@@ -162,9 +162,9 @@ def test_constraints_are_checked() -> None:
 
 def test_what_is_no_specification() -> None:
     spec: Any = ("b", 3)
-    with pytest.raises(TypeError, match=r"a string such as '\(b, 28, \.\.\.\)', or None. Got: \("):
+    with pytest.raises(TypeError, match=r"must be a string. Got: \('b', 3\).* as '\(b, 28, "):
         symbolic_shape(spec)
-    with pytest.raises(TypeError, match=r"such as \['b >= 4'\]. Got one string"):
+    with pytest.raises(TypeError, match=r"such as \['b >= 4', .* Got: 'b >= 4' of type str"):
         symbolic_shape("b", constraints="b >= 4")
 
 
@@ -215,8 +215,13 @@ def test_errors_in_specs_of_arguments_name_the_path() -> None:
         symbolic_args_specs({"x": x}, {"z": "b"})
     with pytest.raises(ValueError, match=r"for args\[0\] is \('b', 3\), expected a string such as"):
         symbolic_args_specs([x], [("b", 3)])
-    with pytest.raises(TypeError, match=r"args\[1\] has no shape and dtype.*Got: 7 of type int"):
+    with pytest.raises(
+        TypeError, match=r"args\[1\] has no shape.* or no dtype.*Got: 7 of type int"
+    ):
         symbolic_args_specs([x, 7], None)
+    for shape in (3, len, None):
+        with pytest.raises(TypeError, match=r"args\[0\] has no shape of known rank, or no"):
+            symbolic_args_specs([types.SimpleNamespace(shape=shape, dtype="float32")], "b")
     with pytest.raises(ContradictionError):
         symbolic_args_specs([x], None, ["b >= 4", "b <= 2"])
     with pytest.raises(ValueError, match="both passed"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -86,7 +87,12 @@ def test_saves_as_any_other(tmp_path: Any) -> None:
     [
         (ModuleError, "func.func @main(", {}, "The StableHLO of main cannot be read by the insta"),
         (ModuleError, b"\x00\xff", {}, "neither MLIR bytecode, which begins with b'ML\\xefR', nor"),
-        (ModuleError, 3, {}, "expected a StableHLO module as text or bytes. Got: int"),
+        (
+            ModuleError,
+            Path("f.mlir"),
+            {},
+            "Got: PosixPath. Pass the contents of a file, as path.read_",
+        ),
         (
             ModuleError,
             _ONE.replace("main", "f") + _ONE.replace("main", "g"),
@@ -132,13 +138,21 @@ def test_saves_as_any_other(tmp_path: Any) -> None:
             ShapeError,
             _SCALED,
             {"polymorphic_shapes": ["(b, 2)", 2]},
-            "entry 1: a shape specification is a string such as '(b, 28, ...)', or None. Got: 2",
+            "entry 1: A shape specification must be a string. Got: 2 of type int. A shape is a",
         ),
         (
             ShapeError,
             _SCALED,
             {"polymorphic_shapes": ["(b, c)", None]},
-            "entry 0: the module takes (?, 2), where ? is open. Got: '(b, c)'",
+            "entry 0: the module takes (?, 2). Write a variable for each ?, and the other sizes as "
+            "they are. Got: '(b, c)'",
+        ),
+        (
+            ShapeError,
+            _SCALED,
+            {"polymorphic_shapes": ["(4, 2)", None]},
+            "entry 0: the module takes (?, 2). Write a variable for each ?, and the other sizes as "
+            "they are. Got: '(4, 2)'",
         ),
     ],
 )

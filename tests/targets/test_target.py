@@ -20,7 +20,7 @@ def test_the_widest_prefers_the_oldest() -> None:
     assert list(versions) == sorted(versions)
 
 
-@pytest.mark.parametrize("release", ["2.17", "2.17.1", "2.17.0rc1"])
+@pytest.mark.parametrize("release", ["2.17", "2.17.1", "2.17.0rc1", "2.17rc1"])
 def test_a_release(release: str) -> None:
     target = Target.tensorflow(release)
     assert target.name == "TensorFlow 2.17"

@@ -64,9 +64,7 @@ def test_every_difference_of_structure_is_listed(portable: PortableFunction) -> 
 
 
 def test_number_of_arguments(portable: PortableFunction) -> None:
-    with pytest.raises(
-        StructureError, match=r"expected 2 positional arguments \(params, x\), got 1"
-    ):
+    with pytest.raises(StructureError, match=r"expected 2 \(params, x\), got 1"):
         to_tf(portable)(PARAMS, scale=1.0)
 
 

@@ -79,11 +79,9 @@ class SizeAssumptions:
         return self.scope.with_constraints(*required, check=False)
 
     def requirement_texts(self) -> tuple[str, ...]:
-        """Returns the requirements as texts of constraints."""
         return tuple(dict.fromkeys(str(r.comparison) for r in self.requirements))
 
     def fact_comparisons(self) -> frozenset[Comparison]:
-        """Returns the comparisons of the facts."""
         return frozenset(fact.comparison for fact in self.facts)
 
     def with_requirement(self, requirement: Requirement) -> SizeAssumptions:

@@ -77,6 +77,7 @@ class _PlaceSearch:
             for axis, size in enumerate(leaf.shape)
         }
         self.names = _iter_free_names(specs, 0)
+        self.argument_of = specs.arguments_of_leaves()
 
     def result(self) -> Specs:
         unknown = [place for place, size in self.sizes.items() if size is None]
@@ -103,9 +104,10 @@ class _PlaceSearch:
         failure = self.attempt(choice, "the leading dimensions open", by_argument=True)
         if not isinstance(failure, Exception):
             return failure
-        for argument in reversed(self.arguments()):
+        arguments = dict.fromkeys(self.argument_of[i] for i, _ in self.sizes)
+        for argument in reversed(arguments):
             alone = {
-                place: d if self.specs.argument_of(place[0]) == argument else self.size_of(place)
+                place: d if self.argument_of[place[0]] == argument else self.size_of(place)
                 for place, d in choice.items()
             }
             outcome = self.attempt(alone, "the leading dimensions of one argument open")
@@ -121,10 +123,9 @@ class _PlaceSearch:
         """
         leading = self.find_leading_variables(choice)
         variables = leading | self.specs.variables()
-        data = {self.specs.argument_of(i) for (i, _), d in choice.items() if str(d) in variables}
+        data = {self.argument_of[i] for (i, _), d in choice.items() if str(d) in variables}
         closed = {
-            p: d if self.specs.argument_of(p[0]) in data else self.size_of(p)
-            for p, d in choice.items()
+            p: d if self.argument_of[p[0]] in data else self.size_of(p) for p, d in choice.items()
         }
         if not leading or closed == choice:
             return choice
@@ -213,8 +214,8 @@ class _PlaceSearch:
         inner = {n for n in names if not self.is_leading(choice, n)}
         places = [p for p, d in choice.items() if str(d) in (inner or names)]
         if by_argument:
-            arguments = {self.specs.argument_of(i) for i, _ in places}
-            places = [p for p in choice if self.specs.argument_of(p[0]) in arguments]
+            arguments = {self.argument_of[i] for i, _ in places}
+            places = [p for p in choice if self.argument_of[p[0]] in arguments]
         return {p: self.size_of(p, requirement) if p in places else d for p, d in choice.items()}
 
     def make_nothing_open_error(self, requirements: Sequence[Requirement]) -> ShapeError:
@@ -257,9 +258,6 @@ class _PlaceSearch:
         """Opens each of the places with a new variable; other places keep their known size."""
         known = {place: size for place, size in self.sizes.items() if size is not None}
         return {**known, **choice, **{p: DimExpr.variable(next(self.names)) for p in places}}
-
-    def arguments(self) -> list[int]:
-        return list(dict.fromkeys(self.specs.argument_of(i) for i, _ in self.sizes))
 
     def is_leading(self, choice: Choice, name: str) -> bool:
         return any(axis == 0 and str(d) == name for (_, axis), d in choice.items())

@@ -13,7 +13,7 @@ from jax2tf_bridge.errors import BridgeError, Message, StructureError
 from jax2tf_bridge.from_jax.arguments import shape_and_dtype
 from jax2tf_bridge.from_jax.shapes._options import NAMED_AUTO_SHAPES, SHAPES
 from jax2tf_bridge.portable import Auto
-from shape_poly import Dim, symbolic_shape
+from shape_poly import Dim, shape_text, symbolic_shape
 
 
 def find_entries(
@@ -100,9 +100,9 @@ def propose_shapes(
 ) -> Any:
     """Proposes polymorphic_shapes that fit, close to the user's; None if it finds none.
 
-    Entries that fit are kept. If one entry is for all arguments, those that it does not fit get
-    none. Unknown sizes get variables. `arguments` has the name, value and entry of each argument,
-    of which the first `count` are positional; the value of a static argument is None.
+    Entries that fit are kept. If all arguments share one entry, those that it does not fit get
+    none. Unknown sizes get variables. `arguments` has (name, value, entry) for each argument: the
+    first `count` are positional, and the value of a static one is None.
     """
     shared = is_entry(polymorphic_shapes)
     proposals: dict[str, Any] = {}
@@ -142,15 +142,14 @@ def _describe_unknown_sizes(leaf: Any) -> str | None:
     return format_with_names(shape) if None in shape else None
 
 
-def format_with_names(shape: Sequence[int | None]) -> str:
+def format_with_names(shape: Sequence[int | str | None]) -> str:
     """Formats a shape as an entry, with variables for unknown sizes.
 
     >>> format_with_names([None, 28]), format_with_names([None])
     ('(b, 28)', '(b,)')
     """
     names = ["b", *(f"d{i}" for i in range(1, len(shape)))]
-    sizes = [name if d is None else str(d) for name, d in zip(names, shape, strict=False)]
-    return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
+    return shape_text(name if d is None else d for name, d in zip(names, shape, strict=False))
 
 
 def _has_only_builtin_containers(tree: Any) -> bool:
@@ -169,7 +168,7 @@ def describe_problem(
     `shape` has None for unknown sizes. `path` is the argument in Python's syntax: "x",
     "params['w']".
     """
-    shown = f"({', '.join('?' if d is None else str(d) for d in shape)})"
+    shown = shape_text(shape)
     argument = f"The argument {path} has shape {shown}"
     entry = shape_spec or "..."
     named = _parse_dimensions(entry)

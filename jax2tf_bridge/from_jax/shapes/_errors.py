@@ -248,11 +248,11 @@ def describe_failure_at_all_sizes(
     """
     if is_same_error(error, concrete, sizes):
         return (
-            f"{name} fails for every size that was tried, {_format_sizes(sizes)} among them, so "
-            "that no constraint can help."
+            f"{name} fails for every size that was tried, {_format_sizes(sizes)} among them, so no "
+            "constraint can help."
         )
     return (
-        f"{name} fails for every size that was tried, so that no constraint can help. For "
+        f"{name} fails for every size that was tried, so no constraint can help. For "
         f"{_format_sizes(sizes)}, {type(concrete).__name__}: {get_first_line(concrete)}"
     )
 

@@ -18,11 +18,7 @@ import jax
 from jax2tf_bridge.errors import BridgeError, InconclusiveShapeError, PlatformError
 from jax2tf_bridge.from_jax._jax_compat import AnsweringScope
 from jax2tf_bridge.from_jax._symbols import comparison_to_jax, dim_from_jax
-from jax2tf_bridge.from_jax.shapes._assumptions import (
-    Requirement,
-    SizeAssumptions,
-    TracedFunction,
-)
+from jax2tf_bridge.from_jax.shapes._assumptions import Requirement, SizeAssumptions, TracedFunction
 from jax2tf_bridge.from_jax.shapes._errors import (
     describe_failure_at_all_sizes,
     get_first_line,
@@ -364,10 +360,7 @@ def _log_changes(name: str, before: SizeAssumptions, after: SizeAssumptions) -> 
 
 
 def check_requirements_allowed(
-    before: SizeAssumptions,
-    after: SizeAssumptions,
-    function: TracedFunction,
-    options: SizeOptions,
+    before: SizeAssumptions, after: SizeAssumptions, function: TracedFunction, options: SizeOptions
 ) -> None:
     """Rejects requirements that tracing added, unless the user passed AUTO.
 

@@ -13,7 +13,7 @@ import jax
 from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions, TracedFunction
 from jax2tf_bridge.from_jax.shapes._errors import is_same_error
 from jax2tf_bridge.from_jax.shapes._questions import Question
-from shape_poly import Comparison, DimExpr, SymbolicScope, evaluate_shape
+from shape_poly import Comparison, DimExpr, SymbolicScope, evaluate_shape, sample_sizes
 
 Sizes = Mapping[str, int]
 
@@ -55,7 +55,10 @@ def try_sizes(function: TracedFunction, scope: SymbolicScope, error: Exception) 
     failed: list[tuple[Sizes, Exception]] = []
     start = time.monotonic()
     names = sorted(function.variables | scope.variables())
-    allowed = (s for s in _iter_sizes(names, function.example) if scope.holds(s))
+    small = filter(scope.holds, _iter_sizes(names, function.example))
+    first = next(small, None)
+    # The constraints may exclude all small sizes.
+    allowed = sample_sizes(names, scope) if first is None else itertools.chain([first], small)
     for sizes in itertools.islice(allowed, _MAX_TRIES):
         seconds = time.monotonic() - start
         hopeless = not passed and len(failed) >= _MAX_FAILURES
@@ -153,7 +156,7 @@ def propose_values(
     shape = tuple(map(assumptions.from_jax, question.constants))
     samples = itertools.islice(_iter_samples(function.variables), _MAX_SAMPLES)
     allowed = [sizes for sizes in samples if assumptions.full_scope.holds(sizes)]
-    # In reverse, because among equally frequent values those at 24, which has many divisors, win.
+    # The first of equally frequent values wins: that of the largest size, which has many divisors.
     counts = collections.Counter(evaluate_shape(shape, sizes) for sizes in reversed(allowed))
     rows = [row for row, _ in counts.most_common(_MAX_VALUES)]
     if function.variables <= function.example.keys():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -191,11 +190,10 @@ class Specs:
         }
         return {name: value for name, value in numbers.items() if _is_integer_tuple(value)}
 
-    def argument_of(self, leaf: int) -> int:
-        """Returns the index of the argument with this leaf; keyword arguments are last."""
-        counts = [len(jax.tree_util.tree_leaves(a)) for _, a in self.arguments()]
-        ends = itertools.accumulate(counts)
-        return next(i for i, end in enumerate(ends) if leaf < end)
+    def arguments_of_leaves(self) -> list[int]:
+        """Returns the index of the argument that each leaf is in; keyword arguments are last."""
+        trees = [argument for _, argument in self.arguments()]
+        return [i for i, tree in enumerate(trees) for _ in jax.tree_util.tree_leaves(tree)]
 
     def with_shapes(self, shapes: Sequence[tuple[Dim, ...] | None]) -> Specs:
         """Returns the specs with these shapes of the flat arguments; None keeps a shape."""
@@ -270,10 +268,7 @@ def _format_specs(argument: Any) -> Any:
 
 
 def symbolic_specs(
-    function: JaxCallable,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    polymorphic_shapes: Any,
+    function: JaxCallable, args: Sequence[Any], kwargs: Mapping[str, Any], polymorphic_shapes: Any
 ) -> Specs:
     """Makes the specifications of the arguments, with symbolic dimensions from polymorphic_shapes.
 
@@ -324,7 +319,7 @@ def symbolic_specs(
         written = Argument(SHAPES.name, proposal)
         raise ShapeError(Message(e, " Write: ", written)) from e.__cause__
     dynamic = tuple(trees[: len(args)]), dict(zip(by_keyword, trees[len(args) :], strict=True))
-    leaves = jax.tree_util.tree_leaves(((*args,), dict(kwargs)))
+    leaves = jax.tree_util.tree_leaves([value for _, value, _ in arguments])
     return Specs(dynamic, static_args, static_kwargs, names, _collect_constraints(leaves))
 
 
@@ -363,26 +358,23 @@ def _make_specs(argument: Any, shape_spec: Any, name: str) -> Any:
             is_leaf=is_entry,
         )
     except ValueError as e:
-        entry = isinstance(shape_spec, (tuple, list))
-        hint = (
-            f" A shape is written as a string: {format_with_names(shape_spec)!r}."
-            if entry and all(isinstance(d, int) or d is None for d in shape_spec)
-            else ""
-        )
+        hint = ""
+        if isinstance(shape_spec, (tuple, list)) and jax.tree_util.all_leaves([argument]):
+            shape = ["..." if d is ... else d for d in shape_spec]
+            if all(isinstance(d, (int, str, type(None))) for d in shape):
+                hint = f" A shape is written as a string: {format_with_names(shape)!r}."
         raise StructureError(
             Message(
                 SHAPES,
                 f" for the argument {name} is {shape_spec!r}, which is not a prefix of the "
-                "argument's "
-                f"structure.{hint}",
+                f"argument's structure.{hint}",
             )
         ) from e
-    keyed: tuple[list[tuple[Any, Any]], Any] = jax.tree_util.tree_flatten_with_path(argument)
-    leaves, tree = keyed
-    make_flat_specs = jax.tree_util.tree_leaves(specs)
+    leaves, tree = jax.tree_util.tree_flatten_with_path(argument)
+    entries = jax.tree_util.tree_leaves(specs)
     symbolic = [
-        _make_spec(leaf, spec.text, name + jax.tree_util.keystr(path))
-        for (path, leaf), spec in zip(leaves, make_flat_specs, strict=True)
+        _make_spec(leaf, entry.text, name + jax.tree_util.keystr(path))
+        for (path, leaf), entry in zip(leaves, entries, strict=True)
     ]
     return rebuild_tree(tree, symbolic)
 
