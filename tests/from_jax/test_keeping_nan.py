@@ -46,6 +46,9 @@ def _everything(x: Any, y: Any) -> dict[str, Any]:
         "min": x.min(0),
         "max of all": x.max(),
         "max of bfloat16": x.astype(jnp.bfloat16).max(1).astype(jnp.float32),
+        # This dtype has no infinity to start from.
+        "max of float8": (x == x).astype(jnp.float8_e4m3fn).max(1).astype(jnp.float32),
+        "min of float8": (x == x).astype(jnp.float8_e4m3fn).min(1).astype(jnp.float32),
         "max from -1": lax.reduce(x, np.float32(-1), lax.max, (1,)),
         "max and min": lax.reduce(
             (x, y),

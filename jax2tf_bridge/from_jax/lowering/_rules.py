@@ -393,7 +393,10 @@ def _is_float(ctx: Any) -> bool:
 def _reduce_from(
     reduce: Callable[..., Any], init: float, exact: Callable[..., Any], x: Any, **params: Any
 ) -> Any:
-    return reduce(x, np.asarray(init, x.dtype), exact, **params)
+    start = np.asarray(init, x.dtype)
+    if np.isnan(start):  # float8_e4m3fn and other dtypes have no infinities
+        start = np.asarray(jnp.finfo(x.dtype).min if init < 0 else jnp.finfo(x.dtype).max, x.dtype)
+    return reduce(x, start, exact, **params)
 
 
 def _reduce_axes(x: Any, init: Any, exact: Any, *, axes: Sequence[int], **_: Any) -> Any:
