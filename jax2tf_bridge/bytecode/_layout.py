@@ -307,8 +307,8 @@ class Layout:
       producer: the tool that wrote it, such as "StableHLO_v1.13.0".
       operation_names: full names, such as "vhlo.add_v1".
       operations: the section of the outermost operation.
-      max_characters, max_entries: the maximum total sizes of texts and of dictionaries. Parts that
-        are shared in the file may expand to much more; no real module exceeds these limits.
+      max_characters, max_entries: the maximum total sizes of texts and of dictionaries, because
+        shared parts could expand without limit. No real module exceeds them.
     """
 
     version: int
