@@ -148,7 +148,7 @@ def _factor_with_pivoting(a: Any, *, rank: Any) -> tuple[Any, Any, Any]:
 
     def step(k: Any, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
         a, order, taus = state
-        # The scale is that of the remaining part, where the squares of tiny columns would underflow.
+        # Scaled by the remaining entries alone, or the squares of tiny columns would underflow.
         remaining = columns(row_index >= k) & rows(column_index >= k)
         size = where(remaining, lax.abs(a), 0)
         largest = max_over(size, 0, 1)
