@@ -71,7 +71,9 @@ def _custom_calls(portable: PortableFunction) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("platforms", [("cpu",), ("cpu", "cuda", "rocm")], ids=str)
+@pytest.mark.parametrize(
+    "platforms", [pytest.param(("cpu",), marks=pytest.mark.slow), ("cpu", "cuda", "rocm")], ids=str
+)
 def test_solvers_in_an_exported_function_become_stablehlo(platforms: tuple[str, ...]) -> None:
     def f(a: Any, y: Any) -> Any:
         return jnp.linalg.solve(a, y)
