@@ -214,7 +214,7 @@ def test_pivoted_qr_of_dependent_and_of_tiny_columns() -> None:
     assert np.asarray(pivots)[0] == 2
     assert np.max(np.abs(np.triu(np.asarray(packed))[1:])) < 1e-5
     # Beside the first column, the squares of the others underflow.
-    tiny = np.eye(5, 3, dtype=np.float32) * np.float32([1, 1e-30, 2e-30])
+    tiny = np.eye(5, 3, dtype=np.float32) * np.array([1, 1e-30, 2e-30], np.float32)
     assert factor(tiny, no_pivots)[1].tolist() == [1, 3, 2]
 
 

@@ -99,9 +99,7 @@ def make_graph_call_rules() -> tuple[tuple[Any, Any], ...]:
 
     Without these rules, lowering a call raises an error.
     """
-    if not can_make_custom_calls():
-        return ()
-    return ((graph_call_p, _lower_graph_call),)
+    return ((graph_call_p, _lower_graph_call),) if can_make_custom_calls() else ()
 
 
 def take_graph_functions(module: StableHloModule) -> tuple[GraphFunction, ...]:

@@ -400,7 +400,8 @@ def _reduce_from(
 ) -> Any:
     start = np.asarray(init, x.dtype)
     if np.isnan(start):  # float8_e4m3fn and other dtypes have no infinities
-        start = np.asarray(jnp.finfo(x.dtype).min if init < 0 else jnp.finfo(x.dtype).max, x.dtype)
+        finfo: Any = jnp.finfo
+        start = np.asarray(finfo(x.dtype).min if init < 0 else finfo(x.dtype).max, x.dtype)
     return reduce(x, start, exact, **params)
 
 
