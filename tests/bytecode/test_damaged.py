@@ -19,7 +19,7 @@ READERS = pytest.mark.parametrize(
     [pytest.param(summarize_checked, id="summary"), pytest.param(read_checked, id="program")],
 )
 
-# The oldest and the newest layout in every run.
+# Every run has the oldest and the newest layout.
 LAYOUTS = sampled(range(5), every=4)
 
 

@@ -125,11 +125,11 @@ def test_what_is_no_function_of_jax_or_no_function() -> None:
 
 
 class _Counted:
-    """An effect that is equal to itself alone."""
+    """An effect that equals only itself."""
 
 
 class _Named:
-    """An effect whose class has to be told something."""
+    """An effect whose constructor needs an argument."""
 
     def __init__(self, name: str) -> None:
         self.name = name

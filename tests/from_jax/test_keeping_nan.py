@@ -104,7 +104,7 @@ def test_open_sizes() -> None:
 
 
 def _names(portable: Any) -> list[str]:
-    """Lists the operations of a module, those of regions as well."""
+    """Lists the operations of a module, including those of regions."""
     program = read_program(portable.module.data)
     waiting = [op for function in program.functions.values() for op in function.body.operations]
     names = []
@@ -116,7 +116,7 @@ def _names(portable: Any) -> list[str]:
 
 
 def test_relu_and_integers_stay_one_operation() -> None:
-    """XLA fuses a relu with the product before it by its form."""
+    """XLA recognizes a relu by this form, and fuses it with the product before it."""
 
     def f(x: Any, i: Any) -> Any:
         return jax.nn.relu(x), lax.max(jnp.zeros_like(x), x), jnp.maximum(i, i[::-1]), i.max()

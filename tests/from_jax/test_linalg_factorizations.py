@@ -1,4 +1,4 @@
-"""Each factorization exported without LAPACK: what it computes, hard matrices among them."""
+"""Values of each factorization exported without LAPACK, including hard matrices."""
 
 import functools
 from typing import Any

@@ -74,7 +74,7 @@ def _sizes(shapes: str | None) -> dict[str, int]:
 
 
 def _same_results(f: Any, x: Any, portable: PortableFunction) -> None:
-    """JAX runs it as it is and retargeted to XLA, which runs the decompositions."""
+    """Runs it in JAX as it is, and retargeted to XLA, which runs the decompositions."""
     expected = jax.tree.leaves(f(x))
     back = retarget(portable, Target.tensorflow("2.17"))
     assert not composites(back)
