@@ -273,7 +273,7 @@ class EntryTable:
         return AttributeEntry(dialect, cursor.varint() if self._custom[index] else None, cursor)
 
 
-_EMPTY_TABLE = b"\x01"  # the number of entries, 0
+_EMPTY_TABLE = b"\x01"  # the varint 0, which is the number of entries
 
 
 class Properties:
