@@ -273,27 +273,22 @@ class EntryTable:
         return AttributeEntry(dialect, cursor.varint() if self._custom[index] else None, cursor)
 
 
+_EMPTY_TABLE = b"\x01"  # the varint 0, which is the number of entries
+
+
 class Properties:
-    """A table of operations' native properties, each a sequence of bytes.
+    """A table of operations' native properties, each a sequence of bytes."""
 
-    The section is None if the module has none.
-    """
-
-    def __init__(self, section: Cursor | None) -> None:
+    def __init__(self, section: Cursor) -> None:
         self._starts, self._section = array("Q"), section
-        if section is not None:
-            for _ in range(section.count("properties")):
-                self._starts.append(section.at)
-                section.skip(section.varint(), "properties")
-            section.check_finished()
+        for _ in range(section.count("properties")):
+            self._starts.append(section.at)
+            section.skip(section.varint(), "properties")
+        section.check_finished()
 
     def __getitem__(self, index: int) -> Cursor:
         section = self._section
-        if section is None or index >= len(self._starts):
-            raise FileFormatError(
-                "The StableHLO module cannot be read: an operation names properties "
-                f"{index} of {len(self._starts)}."
-            )
+        section.checked_index(index, "properties", len(self._starts))
         cursor = Cursor(section.data, section.what, self._starts[index], base=section.base)
         return cursor.split_off(cursor.varint(), section.what)
 
@@ -307,8 +302,8 @@ class Layout:
       producer: the tool that wrote it, such as "StableHLO_v1.13.0".
       operation_names: full names, such as "vhlo.add_v1".
       operations: the section of the outermost operation.
-      max_characters, max_entries: the maximum total sizes of texts and of dictionaries. Parts that
-        are shared in the file may expand to much more; no real module exceeds these limits.
+      max_characters, max_entries: the maximum total sizes of texts and of dictionaries, because
+        shared parts could expand without limit. No real module exceeds them.
     """
 
     version: int
@@ -371,6 +366,7 @@ def read_layout(data: memoryview) -> Layout:
     types = EntryTable("type", n_types, offsets, entries, dialects)
     offsets.check_finished()
     entries.check_finished()
+    no_properties = Cursor(_EMPTY_TABLE, "the section of properties, which is missing")
     return Layout(
         version=version,
         producer=producer,
@@ -378,7 +374,7 @@ def read_layout(data: memoryview) -> Layout:
         operation_names=operation_names,
         attributes=attributes,
         types=types,
-        properties=Properties(sections.get(Section.PROPERTIES)),
+        properties=Properties(sections.get(Section.PROPERTIES, no_properties)),
         operations=sections[Section.OPERATIONS],
         max_characters=4096 + 32 * len(data),
         max_entries=4096 + 4 * len(data),

@@ -6,13 +6,15 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from jax2tf_bridge._dtypes import DTYPES_BY_ELEMENT_TYPE, find_dtype
 from jax2tf_bridge.errors import FileFormatError
 
 if TYPE_CHECKING:
     import numpy as np
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,10 +232,7 @@ class Operation:
         raise self._make_error(name, "a vector of integers")
 
     def int(self, name: str) -> int:
-        value = self.attributes.get(name)
-        if isinstance(value, int) and not isinstance(value, bool):
-            return value
-        raise self._make_error(name, "an integer")
+        return self._read(name, int, "an integer")
 
     def flags(self, name: str) -> tuple[bool, ...]:
         value = self.attributes.get(name)
@@ -243,16 +242,16 @@ class Operation:
 
     def text(self, name: str) -> str:
         """Reads an attribute that is a string, or the name of an enum value."""
-        value = self.attributes.get(name)
-        if isinstance(value, str):
-            return value
-        raise self._make_error(name, "a string")
+        return self._read(name, str, "a string")
 
     def flag(self, name: str) -> bool:
+        return self._read(name, bool, "a boolean")
+
+    def _read(self, name: str, kind: type[T], expected: str) -> T:
         value = self.attributes.get(name)
-        if isinstance(value, bool):
+        if type(value) is kind:  # a bool is not an integer here
             return value
-        raise self._make_error(name, "a boolean")
+        raise self._make_error(name, expected)
 
     def _make_error(self, name: str, expected: str) -> FileFormatError:
         state = f"is {self.attributes[name]!r:.100}" if name in self.attributes else "is missing"

@@ -168,7 +168,7 @@ class _SummaryReader:
         ]
         if len(mains) != 1:
             unknown = f" (unknown: {', '.join(self._unknown)})" if self._unknown else ""
-            _fail(f"it has {len(mains)} functions main, and one is expected{unknown}")
+            _fail(f"it has {len(mains)} functions named main, not one{unknown}")
         function_type = self._read_attribute(mains[0], "function_type")
         if not isinstance(function_type, TypeReference):
             _fail("its function main has no type")

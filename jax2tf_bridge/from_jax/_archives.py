@@ -1,4 +1,4 @@
-"""Rewrites the linear algebra calls of functions that an older JAX exported, since 0.4.30.
+"""Rewrites the linear algebra calls of functions that JAX 0.4.30 or later exported.
 
 Until 2025 the flags, sizes and workspaces of a call were scalar operands and results. Since then
 flags are attributes, and the target's name ends in "_ffi". Some targets are no longer registered.
@@ -224,8 +224,8 @@ _REAL_NAMES = {"heevd": "syevd", "hetrd": "sytrd", "ungqr": "orgqr", "unmqr": "o
 
 # Routines that JAX also supports for matrices with open sizes.
 _OPEN_SIZES = ("potrf", "trsm")
-# For the installed JAX, these stay calls of LAPACK: its order of eigenvalues is another one, and it
-# takes matrices with open sizes.
+# For the installed JAX, these stay calls of LAPACK, which orders eigenvalues differently and takes
+# matrices with open sizes.
 _IN_LAPACKS_ORDER = ("gees", "geev")
 
 _TARGET = re.compile(r"(?:lapack|blas)_([sdcz])([a-z]+\d?)(_ffi)?")

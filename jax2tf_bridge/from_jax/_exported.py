@@ -86,8 +86,8 @@ def to_exported(portable: PortableFunction | HoldsPortable) -> jax_export.Export
       FileFormatError: a registered type does not fit the stored node.
       UnsupportedByTargetError: the module has a call that the installed JAX does not register and
         that has no equivalent in StableHLO.
-      ModuleError: the installed JAX cannot read the module, its types are not the function's, or
-        it was written without the captured arrays.
+      ModuleError: the installed JAX cannot read the module, the types of the module and the
+        function differ, or it was written without the captured arrays.
       SerializationError: Exported cannot represent a part of the function.
       FunctionError: `portable` is not a portable function.
     """
@@ -239,8 +239,7 @@ def _load_lapack() -> None:
 def _make_flat_exported(portable: PortableFunction, vjp_order: int) -> jax_export.Exported:
     """Makes an Exported over flat arguments and results, through serialized bytes.
 
-    Every release of JAX accepts bytes in the same way, and does not compare their types with those
-    of the module.
+    All releases of JAX read the same bytes, and none compares their types with the module's.
     """
     for stored in get_stored_functions(portable)[: vjp_order + 1]:
         check_stored_types(stored)
@@ -258,6 +257,7 @@ def _make_flat_exported(portable: PortableFunction, vjp_order: int) -> jax_expor
         ),
         # False marks a module that takes 4-bit values directly, as those of JAX do.
         constraints_known=False,
+        target=Target.widest(),  # its module has no composites any more
         in_avals=tuple(map(_replace_unwritable_dtype, portable.in_avals)),
         out_avals=tuple(map(_replace_unwritable_dtype, portable.out_avals)),
     )
@@ -285,10 +285,13 @@ def _restore_dtypes(known_avals: Sequence[Aval], avals: Sequence[Any]) -> tuple[
 def _update_module(portable: PortableFunction) -> bytes:
     narrow = any(map(is_narrow, (*portable.in_avals, *portable.out_avals)))
     readable = portable.module.stablehlo_version <= _jax_compat.get_stablehlo_version()
-    if readable and not narrow and not _LINEAR_ALGEBRA.search(portable.module.data):
+    is_plain = readable and portable.target.xla and not narrow
+    if is_plain and not _LINEAR_ALGEBRA.search(portable.module.data):
         return _restore_meshes(portable.module.data)
     _load_lapack()
     module = read_stablehlo_module(portable)
+    if not portable.target.xla:
+        module.expand()  # JAX cannot refine the shapes of composites
     rewrite_calls(module, portable.name, None)
     for call in module.describe_custom_calls():
         if is_retired(call.name):

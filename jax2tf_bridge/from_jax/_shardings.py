@@ -24,14 +24,20 @@ def read_shardings(
     """Converts the shardings of the arguments and results of a jax.export.Exported."""
     if exported.nr_devices == 1:
         return (None,) * len(exported.in_avals), (None,) * len(exported.out_avals)
-    if any(exported.in_shardings_hlo) or any(exported.out_shardings_hlo):
-        # Until March 2026 JAX stored XLA's shardings.
+    if _has_xla_shardings(exported):
         ins, outs = exported.in_shardings_hlo, exported.out_shardings_hlo
         return tuple(map(_convert_xla, ins)), tuple(map(_convert_xla, outs))
-    abstract_mesh: Any = None
-    ins = exported.in_shardings_jax(abstract_mesh)
-    outs = exported.out_shardings_jax(abstract_mesh)
+    ins, outs = _read_jax_shardings(exported)
     return tuple(map(_convert_jax, ins)), tuple(map(_convert_jax, outs))
+
+
+def _has_xla_shardings(exported: Any) -> bool:
+    # Until March 2026 JAX stored XLA's shardings.
+    return any(exported.in_shardings_hlo) or any(exported.out_shardings_hlo)
+
+
+def _read_jax_shardings(exported: Any, mesh: Any = None) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    return tuple(exported.in_shardings_jax(mesh)), tuple(exported.out_shardings_jax(mesh))
 
 
 def make_vjp_shardings(
@@ -48,12 +54,10 @@ def make_vjp_shardings(
     """
     if exported.nr_devices == 1:
         return None
-    if any(exported.in_shardings_hlo) or any(exported.out_shardings_hlo):
+    if _has_xla_shardings(exported):
         ins, outs = _convert_to_mesh(traced, exported, name)
     else:
-        abstract_mesh: Any = None
-        ins = tuple(exported.in_shardings_jax(abstract_mesh))
-        outs = tuple(exported.out_shardings_jax(abstract_mesh))
+        ins, outs = _read_jax_shardings(exported)
     shardings = [s for s in (*ins, *outs) if s is not None]
     if not shardings:
         return None
@@ -75,7 +79,7 @@ def _convert_to_mesh(
     meshes = [mesh for mesh in _iter_meshes(traced) if mesh.size == count]
     for mesh in meshes:
         try:
-            return tuple(exported.in_shardings_jax(mesh)), tuple(exported.out_shardings_jax(mesh))
+            return _read_jax_shardings(exported, mesh)
         except (KeyError, ValueError):
             continue  # the function has several meshes, and these shardings belong to another one
     concrete = next((mesh for mesh in meshes if isinstance(mesh, Mesh)), None)

@@ -345,7 +345,8 @@ def advise_closure(function: JaxCallable, names: Sequence[str], argument: str, v
         if not all(map(str.isidentifier, others)):
             return "Close over it."
         call = ", ".join(shown if name == argument else name for name in names)
-        return f"Close over it: lambda {', '.join(others)}: {code_name}({call})."
+        start = f"lambda {', '.join(others)}".rstrip()
+        return f"Close over it: {start}: {code_name}({call})."
     return f"Close over it, or bind it first: functools.partial({code_name}, {argument}={shown})."
 
 

@@ -128,11 +128,6 @@ def iter_equation_paths(jaxpr: Any, outer: tuple[Any, ...] = ()) -> Iterator[tup
             yield from iter_equation_paths(inner, path)
 
 
-def _iter_inner_equations(equation: Any) -> Iterator[Any]:
-    for jaxpr in _iter_inner_jaxprs(equation):
-        yield from iter_equations(jaxpr)
-
-
 def _iter_inner_jaxprs(equation: Any) -> Iterator[Any]:
     for value in equation.params.values():
         for inner in value if isinstance(value, (tuple, list)) else (value,):
@@ -162,7 +157,11 @@ def _list_lowered_equations(error: BaseException) -> list[Any]:
     path: list[Any] = []
     for equation in _jax_compat.iter_equations_of_frames(error):
         # Equations that a lowering rule traced come last. Their stacks lead to the call of export.
-        if path and all(equation is not inner for inner in _iter_inner_equations(path[-1])):
+        if path and not any(
+            equation is inner
+            for jaxpr in _iter_inner_jaxprs(path[-1])
+            for inner in iter_equations(jaxpr)
+        ):
             break
         path.append(equation)
     return path

@@ -270,20 +270,19 @@ def _make_jax_structure(spec: TreeSpec, name: str) -> Any:
             return _LEAF_DEF
         case "none":
             return jax.tree_util.tree_structure(None)
-        case "tuple":
-            return make_treedef(tuple, None, children)
-        case "list":
-            return make_treedef(list, None, children)
+        case "tuple" | "list":
+            return make_treedef(tuple if spec.kind == "tuple" else list, None, children)
         case "dict":
             return make_treedef(dict, list(spec.keys), children)
-    node_type = _get_type(spec)
-    static = spec.codec.static if spec.codec is not None else None
+    codec = spec.codec
+    assert codec is not None  # _find_types rejects others
     try:
-        return make_treedef(node_type, static, children)
+        return make_treedef(codec.node_type, codec.static, children)
     except RuntimeError as e:
         raise StructureError(
             f"{name} has a {spec.name}, which JAX does not know as a pytree here: register "
-            f"{node_type.__qualname__} with jax.tree_util.register_pytree_node before the call."
+            f"{codec.node_type.__qualname__} with jax.tree_util.register_pytree_node before the "
+            "call."
         ) from e
 
 
@@ -303,7 +302,8 @@ def _keeps_order(spec: TreeSpec, leaves: Iterator[Aval]) -> tuple[bool, Any]:
         structure: Any = jax.tree_util.tree_structure(dict.fromkeys(spec.keys, 0))
         if structure.node_data()[1] != list(spec.keys):
             return False, _UNKNOWN
-    if spec.kind == "namedtuple" and spec.keys != getattr(_get_type(spec), "_fields", ()):
+    node_type = spec.codec and spec.codec.node_type
+    if spec.kind == "namedtuple" and spec.keys != getattr(node_type, "_fields", ()):
         return False, _UNKNOWN
     if any(child is _UNKNOWN for child in children):
         return True, _UNKNOWN
@@ -314,11 +314,6 @@ def _keeps_order(spec: TreeSpec, leaves: Iterator[Aval]) -> tuple[bool, Any]:
     leaves_here, expected = jax.tree_util.tree_leaves(value), jax.tree_util.tree_leaves(children)
     are_same = [a is b for a, b in zip(leaves_here, expected, strict=False)]
     return spec.kind != "custom" or (len(leaves_here) == len(expected) and all(are_same)), value
-
-
-def _get_type(spec: TreeSpec) -> type:
-    assert spec.codec is not None  # _find_types rejects others
-    return spec.codec.node_type
 
 
 def _iter_unknown(spec: TreeSpec) -> Iterator[TreeSpec]:

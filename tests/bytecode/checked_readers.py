@@ -1,4 +1,4 @@
-"""Modules of each layout, and readers that look at all that they read."""
+"""Modules of each layout, and readers that use everything that they read."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def call_texts(data: bytes) -> list[dict[str, str]]:
 
 
 def look_at(value: Attribute) -> None:
-    """Uses a value as those do who read trees."""
+    """Uses a value as readers of trees do."""
     if isinstance(value, tuple | Mapping):
         for inner in value.values() if isinstance(value, Mapping) else value:
             look_at(inner)
@@ -103,7 +103,7 @@ def look_at(value: Attribute) -> None:
 
 
 def summarize_checked(data: bytes) -> ModuleSummary | None:
-    """Reads the summary and asks it for all that it has; None after FileFormatError."""
+    """Reads the summary and all of its fields; returns None after FileFormatError."""
     try:
         types = read_main_types(data)
         summary = read_summary(data)
@@ -114,7 +114,7 @@ def summarize_checked(data: bytes) -> ModuleSummary | None:
 
 
 def read_checked(data: bytes) -> Program | None:
-    """Reads a tree and looks at all that it has; None after FileFormatError."""
+    """Reads a tree and all of its parts; returns None after FileFormatError."""
     try:
         program = read_program(data)
     except FileFormatError:

@@ -66,7 +66,7 @@ def _text(attribute: Any) -> str | None:
 
 
 def _cast(kind: Any, attribute: Any) -> Any:
-    """The attribute as one of that kind, or None; releases of MLIR differ in how they ask."""
+    """Casts an attribute; returns None if it is of another kind, for any release of MLIR."""
     try:
         return kind(attribute)
     except (TypeError, ValueError):
@@ -90,8 +90,8 @@ def _texts(call: Any) -> dict[str, str]:
 
 
 def _constant(operation: Any) -> tuple[str, str, int]:
-    """A constant's value as MLIR prints it, its type, and how many bytes it should take."""
-    # By its text: Python cannot hold values of every type in every release.
+    """Returns a constant's text in MLIR, its type, and its expected size in bytes."""
+    # Read from its text, because some releases lack Python objects for values of some types.
     text = operation.get_asm(enable_debug_info=False).split("stablehlo.constant ")[1]
     shaped = ir.RankedTensorType(operation.results[0].type)
     element = str(shaped.element_type)
@@ -134,7 +134,7 @@ def _check(artifact: bytes) -> ModuleSummary:
 
 
 def _distinct(calls: list[dict[str, str]]) -> set[frozenset[tuple[str, str]]]:
-    """The attributes of calls, in any order; an empty configuration is as good as none."""
+    """Collects the attributes of calls, in any order and without empty configurations."""
     return {
         frozenset((k, v) for k, v in call.items() if (k, v) != ("backend_config", ""))
         for call in calls
@@ -170,7 +170,7 @@ def test_agrees_with_mlir(program: Program) -> None:
 
 
 def _as_jax_writes_it(program: Program) -> bytes:
-    """With what the bridge takes out: composites, Shardy, LAPACK."""
+    """Exports by JAX alone, which keeps composites, Shardy and calls of LAPACK."""
     with program.precision():
         example = program.build()
         call = example.calls[0]
@@ -222,7 +222,7 @@ def test_every_version_of_stablehlo_and_of_bytecode(program: Program) -> None:
 
 
 def _check_bytecode_versions(artifact: bytes) -> set[int]:
-    """Writes VHLO as it stands at every version of MLIR's bytecode."""
+    """Writes the same VHLO at every version of MLIR's bytecode."""
     expected = read_summary(artifact)
     found = set()
     with jax_compat.make_ir_context():
@@ -298,7 +298,7 @@ def test_constants_are_counted_once_and_by_size() -> None:
 def test_kinds_of_buffers(kind: Any) -> None:
     artifact = bridge.export(jnp.sin)(jnp.ones(3)).module.data
     assert read_summary(kind(artifact)) == read_summary(artifact)
-    # Buffers, though NumPy's annotations say so from Python 3.12 on alone.
+    # Arrays are buffers, but NumPy's annotations say so only from Python 3.12 on.
     words: Any = np.frombuffer(artifact + bytes(-len(artifact) % 4), np.uint32)
     if len(artifact) % 4 == 0:
         assert read_summary(memoryview(words)) == read_summary(artifact)

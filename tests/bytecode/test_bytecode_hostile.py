@@ -107,14 +107,14 @@ def test_types_of_main(types: Callable[[Module], int], message: str) -> None:
 def test_mains_that_are_none() -> None:
     module = Module()
     module.body.append(module.function("helper", []))
-    with pytest.raises(FileFormatError, match="it has 0 functions main, and one is expected"):
+    with pytest.raises(FileFormatError, match="it has 0 functions named main, not one"):
         read_summary(module.build())
     module.body += [module.function("main", []), module.function("main", [module.type(4)])]
-    with pytest.raises(FileFormatError, match="it has 2 functions main"):
+    with pytest.raises(FileFormatError, match="it has 2 functions named main"):
         read_main_types(module.build())
     newer = Module()
     newer.body.append(newer.operation("func_v2", properties=newer.property(1)))
-    with pytest.raises(FileFormatError, match=r"one is expected \(unknown: vhlo\.func_v2\)"):
+    with pytest.raises(FileFormatError, match=r"not one \(unknown: vhlo\.func_v2\)"):
         read_summary(newer.build())
 
 
@@ -123,7 +123,7 @@ def test_main_of_a_module_within_is_not_main() -> None:
     inner = module.function("main", [module.type(4)])
     nested = varints(1) + varints(1, 0, 1 << 1) + inner
     module.body = [module.operation("block_v1", regions=varint(1 << 1) + nested[1:])]
-    with pytest.raises(FileFormatError, match="it has 0 functions main"):
+    with pytest.raises(FileFormatError, match="it has 0 functions named main"):
         read_summary(module.build())
 
 

@@ -1,4 +1,4 @@
-"""Whole modules as trees, against what MLIR reads."""
+"""Compares whole modules, read as trees, with what MLIR reads."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def named(program: Program, name: str) -> list[Operation]:
 
 
 class Comparison:
-    """Compares a tree with what MLIR reads from the same bytes, in all that both say."""
+    """Compares all that a tree and MLIR both have of the same bytes."""
 
     def __init__(self) -> None:
         self.values: dict[Any, Value] = {}
@@ -137,7 +137,7 @@ def plain_type(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """MLIR's text of an attribute without what a tree does not say: the types of numbers."""
+    """Removes the types of numbers, which trees lack, from MLIR's text of an attribute."""
     text = re.sub(r"#vhlo\.integer_v1<(-?\d+) : \w+>", r"\1", text)
     text = re.sub(r"#vhlo\.float_v1<([^ ]*) : [^>]*>", lambda m: f"{float(m[1])!r}", text)
     text = re.sub(r"#vhlo<\w+ (\w+)>", r'#vhlo.string_v1<"\1">', text)
@@ -145,7 +145,7 @@ def plain(text: str) -> str:
 
 
 def unpunctuated(text: str) -> str:
-    """The text without what VHLO and StableHLO write differently in types of functions."""
+    """Removes the differences between function types in VHLO and StableHLO from a text."""
     return re.sub(r"[()<> ]", "", text)
 
 
@@ -176,7 +176,7 @@ def printed(value: Attribute) -> str:
 
 
 def dense(value: DenseElements) -> str:
-    """Prints the elements by MLIR, from a NumPy array."""
+    """Prints the elements of a NumPy array as MLIR does."""
     array = value.array()
     assert not array.flags.writeable
     if value.type.element == "index":

@@ -24,7 +24,7 @@ RESULTS, OPERANDS, REGIONS, PROPERTIES = 2, 4, 16, 64
 
 @dataclass
 class Body(Module):
-    """A module with one function, main, whose operations are written by hand."""
+    """A module with a single function, main, of handwritten operations."""
 
     def __post_init__(self) -> None:
         self.text("for locations")

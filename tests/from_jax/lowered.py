@@ -1,4 +1,4 @@
-"""Helpers of the tests of lowering rules: exports that are checked, and matrices of each kind."""
+"""Helpers for tests of lowering rules: checked exports, and matrices of each kind."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -55,7 +55,7 @@ def check_portable(exported: export.Exported) -> None:
 
 
 def check_everywhere(f: Function, *args: Any) -> None:
-    """Checks that the function is exported for all platforms at once, and portable."""
+    """Checks that one export of the function for all platforms is portable."""
     check_portable(export_function(f, *args, platforms=ALL))
 
 
@@ -66,17 +66,17 @@ def run(f: Function, *args: Any) -> list[Any]:
 
 
 def compare(f: Function, *args: Any) -> None:
-    """Against JAX's own f on CPU."""
+    """Compares the exported function with JAX's own on the CPU."""
     check_results(run(f, *args), jax.tree.leaves(jax.jit(f)(*args)))
 
 
 def compare_each(f: Function, *matrices: Any) -> None:
-    """Compares as `compare`, a function of one matrix for each of these, in one module."""
+    """Compares a function of one matrix at each of these matrices, in one module."""
     compare(lambda *matrices: [f(a) for a in matrices], *matrices)
 
 
 def check_results(got: Sequence[Any], expected: Sequence[Any]) -> None:
-    """Equal but for roundings, relative to each result's largest number."""
+    """Compares up to rounding errors, relative to the largest number of each result."""
     want = list(map(np.asarray, expected))
     assert len(got) == len(want)
     for i, (g, w) in enumerate(zip(got, want, strict=True)):
@@ -91,7 +91,7 @@ def tolerance(dtype: Any) -> float:
 
 
 def vjp_of(f: Function, *args: Any) -> tuple[Function, list[Any]]:
-    """Makes the VJP of f as a flat function of arguments and cotangents, and such cotangents."""
+    """Makes the VJP of f as a function of flat arguments and cotangents, and its arguments."""
     traced = jax.jit(f).trace(*args)
     flat = jax_core.jaxpr_as_fun(traced.jaxpr)
     random = np.random.default_rng(1)

@@ -1,4 +1,4 @@
-"""Functions of which it is known, without a trace, that they have a VJP."""
+"""Functions that are known to have a VJP before it is traced."""
 
 from __future__ import annotations
 

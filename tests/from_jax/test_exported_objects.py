@@ -221,7 +221,7 @@ def test_4_bit_values_are_4_bit_values_for_jax() -> None:
     assert again.module.stablehlo_version == portable.module.stablehlo_version
     assert [a.dtype for a in again.in_avals] == ["int4", "uint4"]
     assert are_types_checked(again)
-    # A file's types are compared with its module, be its values of 4 bits there or of 8.
+    # The types of a file are compared with its module, which takes 4-bit or 8-bit values.
     data = exported.serialize()
     archive = bridge.deserialize(data)
     for stored in (pickle.loads(pickle.dumps(portable)), archive):

@@ -71,7 +71,9 @@ def _custom_calls(portable: PortableFunction) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("platforms", [("cpu",), ("cpu", "cuda", "rocm")], ids=str)
+@pytest.mark.parametrize(
+    "platforms", [pytest.param(("cpu",), marks=pytest.mark.slow), ("cpu", "cuda", "rocm")], ids=str
+)
 def test_solvers_in_an_exported_function_become_stablehlo(platforms: tuple[str, ...]) -> None:
     def f(a: Any, y: Any) -> Any:
         return jnp.linalg.solve(a, y)
@@ -123,11 +125,11 @@ def test_what_is_no_function_of_jax_or_no_function() -> None:
 
 
 class _Counted:
-    """An effect that is equal to itself alone."""
+    """An effect that equals only itself."""
 
 
 class _Named:
-    """An effect whose class has to be told something."""
+    """An effect whose constructor needs an argument."""
 
     def __init__(self, name: str) -> None:
         self.name = name

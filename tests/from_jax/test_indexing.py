@@ -28,7 +28,7 @@ SINCE = (1, 7, 3)
 
 
 def check(f: Function, *args: Any) -> str:
-    """Portable on CPU and equal to JAX there; the module's text."""
+    """Checks that it is portable and equal to JAX on the CPU; returns the module's text."""
     exported = export_function(f, *args)
     assert serialized(exported)
     got = jax.tree.leaves(jax.jit(exported.call)(*args))
@@ -58,7 +58,7 @@ def positions(*shape: int, bound: int, dtype: Any = np.int32) -> Any:
 
 
 def test_without_the_rules_it_is_not_portable() -> None:
-    # (Of static shapes, the serializer of StableHLO rewrites them itself.)
+    # StableHLO's serializer rewrites those of static shapes itself.
     (b,) = export.symbolic_shape("b")
     args = (jax.ShapeDtypeStruct((b, 7), np.float32), jax.ShapeDtypeStruct((b,), np.int32))
     f = jax.vmap(lambda x, i: x[i])
@@ -79,7 +79,7 @@ def test_readers_that_have_batching_dimensions_get_them() -> None:
 def test_the_xla_of_tensorflow_2_17_fails_on_them(
     release: str, has_them: int, spec: str | None
 ) -> None:
-    """So neither an export nor what is retargeted has them there."""
+    """Neither exports nor retargeted functions have them there."""
     take = functools.partial(jnp.take_along_axis, axis=1)
     args = numbers(4, 3), positions(4, 2, bound=3)
     made = bridge_export(take, polymorphic_shapes=spec, target=Target.tensorflow(release))(*args)

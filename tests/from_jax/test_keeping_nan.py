@@ -46,6 +46,9 @@ def _everything(x: Any, y: Any) -> dict[str, Any]:
         "min": x.min(0),
         "max of all": x.max(),
         "max of bfloat16": x.astype(jnp.bfloat16).max(1).astype(jnp.float32),
+        # This dtype has no infinity to start from.
+        "max of float8": (x == x).astype(jnp.float8_e4m3fn).max(1).astype(jnp.float32),
+        "min of float8": (x == x).astype(jnp.float8_e4m3fn).min(1).astype(jnp.float32),
         "max from -1": lax.reduce(x, np.float32(-1), lax.max, (1,)),
         "max and min": lax.reduce(
             (x, y),
@@ -101,7 +104,7 @@ def test_open_sizes() -> None:
 
 
 def _names(portable: Any) -> list[str]:
-    """Lists the operations of a module, those of regions as well."""
+    """Lists the operations of a module, including those of regions."""
     program = read_program(portable.module.data)
     waiting = [op for function in program.functions.values() for op in function.body.operations]
     names = []
@@ -113,7 +116,7 @@ def _names(portable: Any) -> list[str]:
 
 
 def test_relu_and_integers_stay_one_operation() -> None:
-    """XLA fuses a relu with the product before it by its form."""
+    """XLA recognizes a relu by this form, and fuses it with the product before it."""
 
     def f(x: Any, i: Any) -> Any:
         return jax.nn.relu(x), lax.max(jnp.zeros_like(x), x), jnp.maximum(i, i[::-1]), i.max()

@@ -128,7 +128,7 @@ def several_results(x: Any) -> Any:
     return {"a": x @ A, "rest": (B @ x.T, jnp.sum(x))}
 
 
-# For each program the arrays that its module takes, and that its VJP takes.
+# The arrays that the module of each program takes, and those that its VJP takes.
 PROGRAMS: list[tuple[Callable[..., Any], Sequence[Any], Sequence[Any]]] = [
     (top_level, [A, B], [A, B]),
     (own_jit, [A, B], [A, B]),

@@ -1,4 +1,4 @@
-"""Lifting out of StableHLO modules, and putting back: every dtype, and odd modules."""
+"""Lifts constants out of StableHLO modules and puts them back: every dtype, odd modules."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DTYPES = [
 
 
 def _of(dtype: str) -> Any:
-    """An odd number of elements, none like the others."""
+    """Makes an odd number of distinct elements."""
     values = random.integers(0, 2 if dtype == "bool" else 100, (4099, 3))
     if dtype.startswith("complex"):
         return (values - 1j * values[::-1]).astype(dtype)

@@ -43,7 +43,7 @@ def test_tpu_alone_keeps_the_rules_of_jax() -> None:
 
 
 def test_the_module_holds_no_masks() -> None:
-    # Not even at one bit an entry.
+    # A mask of one bit per entry would be too large as well.
     exported = export_function(jnp.linalg.svd, matrix(200, 200))
     assert len(exported.mlir_module_serialized) < 40_000
 

@@ -86,7 +86,7 @@ def lax_geqrf(a: Any) -> tuple[Any, Any]:
 
 
 def test_triangular_systems_of_every_kind() -> None:
-    """Six rows are four and two; what is not to be read, is NaN."""
+    """Six rows take steps of four and of two rows. Entries that must not be read are NaN."""
     a, b = well_conditioned(6, 6, dtype="complex64") / 12, matrix(6, 2, dtype="complex64")
     batch = well_conditioned(2, 25, 25), matrix(2, 25, 1)
 
@@ -164,7 +164,7 @@ def test_what_gpus_have_calls_for_is_exported_without_them() -> None:
 
 FACTORIZATIONS: dict[str, Function] = {
     "qr": jnp.linalg.qr,
-    # Vectors of close values are not determined well, functions of them and the values are.
+    # Vectors of close eigenvalues are ill-conditioned; these functions of them are not.
     "eigh": lambda a: rebuilt_eigh(*jnp.linalg.eigh(hermitian(a))),
     "svd": lambda a: rebuilt_svd(*jnp.linalg.svd(a, full_matrices=False)),
     "lu": lax.linalg.lu,
@@ -183,7 +183,7 @@ def rebuilt_svd(u: Any, s: Any, vh: Any) -> Any:
 
 @pytest.mark.slow
 def test_of_complex_matrices_on_every_platform() -> None:
-    """Matrices of 64 bits are divided down to single rows, so that few make several levels."""
+    """64-bit matrices are divided down to single rows, so a few rows make several levels."""
     with jax.enable_x64(True):
         a = {name: matrix(34, 34, dtype="complex128") for name in ("qr", "lu", "cholesky")}
         a |= {"eigh": matrix(7, 7, dtype="complex128"), "svd": matrix(4, 4, dtype="complex128")}
@@ -204,7 +204,7 @@ def test_dtypes(name: str, dtype: str) -> None:
 
 
 def test_batches() -> None:
-    """The larger ones are divided; eigh of those, in a batch, is in test_symbolic_batch."""
+    """Divides matrices of 34 rows; test_symbolic_batch has eigh of that size."""
     a = {name: matrix(2, 3, 34, 34) for name in ("qr", "lu", "cholesky")}
     a |= {name: matrix(2, 3, 4, 4) for name in ("eigh", "svd")}
     compare(jax.vmap(every_factorization, in_axes=1), a)
@@ -260,7 +260,7 @@ DIFFERENTIABLE: dict[str, Function] = {
     "det": lambda a, b: jnp.linalg.det(a / a.shape[-1]) * b,
     "cholesky": lambda a, b: jnp.linalg.cholesky(definite(a)) @ b,
     "qr": lambda a, b: tuple(x @ b for x in jnp.linalg.qr(a)),
-    # Functions of the vectors that their signs do not change.
+    # The signs of the vectors do not change these functions.
     "eigh": lambda a, b: of_eigh(b, *jnp.linalg.eigh(hermitian(a))),
     "svd": lambda a, b: of_svd(b, *jnp.linalg.svd(a, full_matrices=False)),
     "lu": lambda a, b: lax.linalg.lu(a)[0] @ b,
@@ -279,7 +279,7 @@ def of_svd(b: Any, u: Any, s: Any, vh: Any) -> Any:
     return s, (u * jnp.arange(s.size)) @ vh @ b
 
 
-# The others are made of the same factorizations.
+# The other functions are built on the same factorizations.
 FAST = {"solve", "lu", "cholesky", "qr", "eigh", "svd", "triangular", "tridiagonal"}
 
 

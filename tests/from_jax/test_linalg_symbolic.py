@@ -22,7 +22,7 @@ from tests.from_jax.lowered import (
     serialized,
 )
 
-# The largest is of three panels, and of three blocks of 32 rows.
+# The largest has three panels, and three blocks of 32 rows.
 SIZES = [1, 2, 3, 7, 33, 65]
 
 
@@ -107,7 +107,7 @@ CASES = {
 
 
 def export_symbolic(case: Case, dtype: str, *, gradient: bool = False) -> export.Exported:
-    """Exports the function, or its VJP for cotangents of the shapes of its results."""
+    """Exports the function, or its VJP."""
     letters = sorted(set("".join(case.shapes)))
     constraints = ["m >= n + 1"] if case.tall else []
     symbols = export.symbolic_shape(",".join(letters), constraints=constraints)

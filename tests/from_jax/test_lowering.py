@@ -132,7 +132,7 @@ def test_a_platform_without_a_rule_is_dropped_with_its_reason() -> None:
 
 
 def _raising(error: Exception) -> Any:
-    """A function that all platforms lower but cuda, where it raises."""
+    """Makes a function whose lowering raises on cuda only."""
     primitive = Primitive("raising")
     primitive.def_abstract_eval(lambda aval: aval)
 
@@ -259,7 +259,7 @@ ACCURATE = ["exp", "exp2", "expm1", "log", "log1p", "logistic", "rsqrt", "sin", 
 
 
 def test_the_cpu_ignores_a_requested_accuracy() -> None:
-    """So that leaving it out for the CPU, as the widest target does, changes no bit."""
+    """The widest target leaves it out for the CPU, which must not change a bit."""
     x = np.abs(np.random.default_rng(0).standard_normal(100_000)).astype(np.float32) * 10
     plain = jax.jit(lambda x: {name: getattr(lax, name)(x) for name in ACCURATE})
     highest = lax.AccuracyMode.HIGHEST

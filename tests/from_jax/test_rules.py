@@ -101,7 +101,7 @@ MAPPED: dict[str, tuple[Any, list[Any]]] = {
 }
 
 
-# The gradients have the values' convolutions in them, and pmean has psum.
+# The gradients contain the convolutions of the values, and pmean contains psum.
 @pytest.mark.parametrize(
     "name",
     sampled(

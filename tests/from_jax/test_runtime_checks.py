@@ -60,7 +60,7 @@ def _within_primitive_jvp(primals: Any, tangents: Any) -> Any:
     return y, t * 0.5 / y
 
 
-# As lineax.linear_solve: a primitive of a library, whose equations are seen when it is lowered.
+# Like lineax.linear_solve, a library's primitive whose equations appear only in its lowering.
 hidden_p = Primitive("tests_hidden_check")
 hidden_p.def_abstract_eval(lambda x: x)
 mlir.register_lowering(hidden_p, mlir.lower_fun(checked, multiple_results=False))

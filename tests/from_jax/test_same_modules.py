@@ -1,4 +1,4 @@
-"""Texts of modules say the same if they differ in attributes at their defaults alone."""
+"""Texts of modules are equal if they differ only in attributes at their defaults."""
 
 from typing import Any
 
@@ -62,7 +62,7 @@ def test_what_is_no_default(said: str, unsaid: str) -> None:
 
 
 def test_a_usual_module_is_compared_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else it is written a second time, which takes as long as the rest."""
+    """A second artifact would take as long to write as the rest of the export."""
     printed = []
     plain = _module._print
 

@@ -1,4 +1,4 @@
-"""Tests that a module says nothing twice, and still says the same."""
+"""Tests that simplified modules have no equal operations, and compute the same."""
 
 import re
 from collections import Counter
@@ -127,7 +127,7 @@ def _complex_branch(value: str) -> str:
     ],
 )
 def test_complex_constants_are_compared(values: tuple[str, str], branches: int) -> None:
-    # jaxlib's bindings end the process where such an attribute becomes an object of Python.
+    # jaxlib's bindings end the process if such an attribute becomes a Python object.
     case = _case(*map(_complex_branch, values))
     found = _simplified(f"%y = {case}\nreturn %y : {V}")
     assert (found["case"], found["return"]) == (min(branches, 1), branches)
@@ -167,7 +167,7 @@ def test_results_whose_types_leave_sizes_open_stay_so() -> None:
 
 
 def test_regions_take_nothing_from_around_them() -> None:
-    """Readers may not expect it of a reducer; of a choice they do, also within one."""
+    """Readers reject outer values in a reducer, but not in a case, even within a reducer."""
     text = f"""
         func.func public @main(%x: {V}) -> {V} {{
           %zero = stablehlo.constant dense<0.0> : tensor<f32>

@@ -320,9 +320,14 @@ def test_arguments_that_have_no_keyword_are_given_by_a_lambda() -> None:
     def f(x: jax.Array, training: bool, /) -> jax.Array:
         return x * 2 if training else x
 
+    def alone(mode: str, /) -> jax.Array:
+        return jax.numpy.ones(len(mode))
+
     with pytest.raises(jax.errors.TracerBoolConversionError) as error:
         bridge.export(f)(x32, True)
     assert error.value.__notes__[-1].endswith("Close over it: lambda x: f(x, True).")
+    with pytest.raises(DTypeError, match=r"Close over it: lambda: alone\('fast'\)\.$"):
+        bridge.export(alone)("fast")
 
 
 def test_64_bits_are_taken_as_jax_takes_them() -> None:

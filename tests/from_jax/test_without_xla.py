@@ -74,7 +74,7 @@ def _sizes(shapes: str | None) -> dict[str, int]:
 
 
 def _same_results(f: Any, x: Any, portable: PortableFunction) -> None:
-    """JAX runs it as it is and retargeted to XLA, which runs the decompositions."""
+    """Runs it in JAX as it is, and retargeted to XLA, which runs the decompositions."""
     expected = jax.tree.leaves(f(x))
     back = retarget(portable, Target.tensorflow("2.17"))
     assert not composites(back)
@@ -156,6 +156,9 @@ def test_the_platform_is_the_cpu_if_it_is_asked_for() -> None:
 def test_narrow_integers_and_gathers_lose_nothing() -> None:
     portable = export(lambda x: x.astype(jnp.int4) + 1, target=NO_XLA)(x43)
     assert portable.out_avals[0].dtype == "int4"
+    x = np.array([1, -2]).astype(jnp.int2)
+    doubled = to_exported(export(lambda x: jnp.cumsum(x + x), target=NO_XLA)(x)).call(x)
+    assert doubled.tolist() == [-2, -2]
 
     def gather(x: Any, i: Any) -> Any:
         return jax.vmap(lambda row, at: row[at])(x, i)
@@ -238,6 +241,8 @@ def test_approximate_top_k_is_exact() -> None:
     values, indices = to_exported(smallest).call(x43)
     np.testing.assert_array_equal(values, x43[:2])
     np.testing.assert_array_equal(indices, [[0] * 3, [1] * 3])
+    more = export(lambda x: lax.approx_max_k(x, 2, aggregate_to_topk=False), target=NO_XLA)(x43)
+    assert more.out_avals[0].shape == (4, 3)
 
 
 def test_several_devices_are_refused() -> None:

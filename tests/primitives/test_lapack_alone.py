@@ -207,11 +207,15 @@ def test_pivoted_qr_is_that_of_lapack(dtype: Any) -> None:
         np.testing.assert_allclose(upper, r, atol=50 * np.finfo(dtype).eps)
 
 
-def test_pivoted_qr_shows_the_rank() -> None:
-    a = np.outer(np.arange(1.0, 6), [1.0, 3, 2]).astype(np.float32)
-    packed, pivots, _ = jax.jit(pivoted_qr)(a, np.zeros(3, np.int32))
+def test_pivoted_qr_of_dependent_and_of_tiny_columns() -> None:
+    factor, no_pivots = jax.jit(pivoted_qr), np.zeros(3, np.int32)
+    dependent = np.outer(np.arange(1.0, 6), [1.0, 3, 2]).astype(np.float32)
+    packed, pivots, _ = factor(dependent, no_pivots)
     assert np.asarray(pivots)[0] == 2
     assert np.max(np.abs(np.triu(np.asarray(packed))[1:])) < 1e-5
+    # Beside the first column, the squares of the others underflow.
+    tiny = np.eye(5, 3, dtype=np.float32) * np.array([1, 1e-30, 2e-30], np.float32)
+    assert factor(tiny, no_pivots)[1].tolist() == [1, 3, 2]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.complex64])

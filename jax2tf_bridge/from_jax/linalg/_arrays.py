@@ -263,10 +263,7 @@ def loop(count: Any, step: Callable[[Any, State], State], state: State) -> State
     def body(k: Any, state: State) -> State:
         return step(lax.convert_element_type(k, np.int32), state)
 
-    if isinstance(count, int):
-        result: State = lax.fori_loop(0, count, body, state)
-    else:
-        result = lax.fori_loop(np.int32(0), int32(count), body, state)
+    result: State = lax.fori_loop(np.int32(0), int32(count), body, state)
     return result
 
 

@@ -305,16 +305,17 @@ def triangular_solve(
     are solved already, but they are not read again. So the other triangle may have any values.
     """
     n, axis = a.shape[-1], a.ndim - 1
+    a = conj(a) if conjugate_a else a
     # Right-hand sides are stored as rows, which are contiguous: X M = Y, with M = A or A^T.
     transposed = transpose_a != left_side
     forward = lower == transposed
     rest = n % _STEP_ROWS
-    scales = None if unit_diagonal else rows(1 / _conj_if(conjugate_a, _take_diagonal(a)))
+    scales = None if unit_diagonal else rows(1 / _take_diagonal(a))
 
     def solve(start: Any, width: int, state: tuple[Any, Any]) -> tuple[Any, Any]:
         y, x = state
         panel = lax.dynamic_slice_in_dim(a, start, width, axis if transposed else axis - 1)
-        panel = _conj_if(conjugate_a, transpose(panel) if transposed else panel)
+        panel = transpose(panel) if transposed else panel
         take = functools.partial(
             lax.dynamic_slice_in_dim, start_index=start, slice_size=width, axis=axis
         )
@@ -359,10 +360,6 @@ def _take_diagonal(a: Any) -> Any:
     n = a.shape[-1]
     flat = lax.reshape(a, (*a.shape[:-2], n * n))
     return lax.slice_in_dim(flat, 0, n * n, n + 1, axis=flat.ndim - 1)
-
-
-def _conj_if(conjugated: bool, a: Any) -> Any:
-    return conj(a) if conjugated else a
 
 
 def _take_row(a: Any, i: int) -> Any:

@@ -148,11 +148,12 @@ def _factor_with_pivoting(a: Any, *, rank: Any) -> tuple[Any, Any, Any]:
 
     def step(k: Any, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
         a, order, taus = state
-        size = lax.abs(a)
+        # Scaled by the remaining entries alone, or the squares of tiny columns would underflow.
+        remaining = columns(row_index >= k) & rows(column_index >= k)
+        size = where(remaining, lax.abs(a), 0)
         largest = max_over(size, 0, 1)
         scaled = size / where(largest > 0, largest, 1)
-        squares = where(columns(row_index >= k), scaled * scaled, 0)
-        norms = lax.reduce_sum(squares, (0,))
+        norms = lax.reduce_sum(scaled * scaled, (0,))
         free = where(column_index >= k, norms, np.array(-1, size.dtype))
         chosen = lax.argmax(free, 0, np.int32)
         a, order = _swap_columns(a, k, chosen), _swap_columns(rows(order), k, chosen)[0]

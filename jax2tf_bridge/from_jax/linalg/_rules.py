@@ -196,9 +196,8 @@ def _lower_eigh(
     return lower_to_custom_call(ctx, "Eigh", a, backend_config="1,1,100,1e-10")
 
 
-def _decompose_upper(a: Any) -> tuple[Any, Any]:
-    vectors, values = lax.linalg.eigh(adjoint(a), lower=True, symmetrize_input=False)
-    return vectors, values
+def _decompose_upper(a: Any) -> tuple[Any, ...]:
+    return tuple(lax.linalg.eigh(adjoint(a), lower=True, symmetrize_input=False))
 
 
 def _decompose_empty(a: Any) -> tuple[Any, Any]:

@@ -4,9 +4,9 @@ During lowering a graph is an attribute of its call, so it survives JAX's caches
 and lowering in other threads. After lowering, the graphs move into a list of the portable function,
 and the calls refer to them by index.
 
-A composite has a name, attributes and a decomposition. It is written for targets without XLA, and
-becomes TensorFlow's own operation if there is one, else its decomposition, which is the form that
-an export for XLA writes.
+A composite has a name, attributes and a decomposition. Exports for XLA write the decomposition.
+Exports for targets without XLA keep the composite, which becomes TensorFlow's own operation if
+there is one, and its decomposition otherwise.
 """
 
 from __future__ import annotations
@@ -99,9 +99,7 @@ def make_graph_call_rules() -> tuple[tuple[Any, Any], ...]:
 
     Without these rules, lowering a call raises an error.
     """
-    if not can_make_custom_calls():
-        return ()
-    return ((graph_call_p, _lower_graph_call),)
+    return ((graph_call_p, _lower_graph_call),) if can_make_custom_calls() else ()
 
 
 def take_graph_functions(module: StableHloModule) -> tuple[GraphFunction, ...]:

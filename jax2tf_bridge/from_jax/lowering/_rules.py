@@ -104,17 +104,22 @@ def _keep_whole(rules: dict[Any, Rule]) -> dict[Any, Rule]:
     operations = (lax.linalg.cholesky_p, lax.linalg.triangular_solve_p)
     whole = {
         **{p: find_common_rule(p) for p in operations},
-        lax.approx_top_k_p: lower_fun(_exact_top_k),
+        lax.approx_top_k_p: _lower_top_k,
     }
     return rules | whole | make_composite_rules(rules)
 
 
-def _exact_top_k(x: Any, *, k: int, reduction_dimension: int, is_max_k: bool, **_: Any) -> Any:
-    """Computes the exact top k, which is a valid result of approx_top_k."""
-    x = jnp.moveaxis(x, reduction_dimension, -1)
-    values, indices = lax.top_k(x if is_max_k else -x, k)
-    values = values if is_max_k else -values
-    return [jnp.moveaxis(y, -1, reduction_dimension) for y in (values, indices)]
+def _lower_top_k(ctx: Any, x: Any, *, reduction_dimension: int, is_max_k: bool, **_: Any) -> Any:
+    """Lowers approx_top_k to the exact top k, which is a valid result of it."""
+    k = ctx.avals_out[0].shape[reduction_dimension]  # more than requested without aggregate_to_topk
+
+    def top_k(x: Any) -> Any:
+        x = jnp.moveaxis(x, reduction_dimension, -1)
+        values, indices = lax.top_k(x if is_max_k else -x, k)
+        values = values if is_max_k else -values
+        return [jnp.moveaxis(y, -1, reduction_dimension) for y in (values, indices)]
+
+    return lower_fun(top_k)(ctx, x)
 
 
 def _lower_accuracy(primitive: Any, ctx: Any, x: Any, **params: Any) -> Sequence[Any]:
@@ -393,7 +398,11 @@ def _is_float(ctx: Any) -> bool:
 def _reduce_from(
     reduce: Callable[..., Any], init: float, exact: Callable[..., Any], x: Any, **params: Any
 ) -> Any:
-    return reduce(x, np.asarray(init, x.dtype), exact, **params)
+    start = np.asarray(init, x.dtype)
+    if np.isnan(start):  # float8_e4m3fn and other dtypes have no infinities
+        finfo: Any = jnp.finfo
+        start = np.asarray(finfo(x.dtype).min if init < 0 else finfo(x.dtype).max, x.dtype)
+    return reduce(x, start, exact, **params)
 
 
 def _reduce_axes(x: Any, init: Any, exact: Any, *, axes: Sequence[int], **_: Any) -> Any:

@@ -32,7 +32,7 @@ _RESULT_NAMES = re.compile(r"^%[^=]* = ")
 
 _MERGE_EQUAL = "builtin.module(cse)"
 _MERGE_AND_DROP = "builtin.module(cse,cse)"
-"""The second round removes operations whose only users were dead and removed by the first."""
+"""The second round removes operations that lost their last user in the first."""
 
 
 def merge_equal(module: Any) -> None:
