@@ -29,7 +29,16 @@ _PRODUCT_HEADERS = {
 
 _OWN_FILES = tuple(
     f"bridge_{name}.h"
-    for name in ("abseil", "kernels", "products", "program", "sort", "tensorflow", "threads", "workers")
+    for name in (
+        "abseil",
+        "kernels",
+        "products",
+        "program",
+        "sort",
+        "tensorflow",
+        "threads",
+        "workers",
+    )
 )
 _MATMUL_SOURCES = {
     "Eigen::half": "f16",
