@@ -66,6 +66,8 @@ from jax2tf_bridge.storage import (
     sync_folder,
     sync_tree,
     upload,
+    wait_until,
+    write_marker,
 )
 
 # Part of the names of hidden folders.
@@ -216,8 +218,16 @@ class _BehindScheme(VersionFolder):
         self.path.mkdir(parents=True, exist_ok=True)
         claim = claim_number(self.path, place, _find_largest, _MAX_VERSION)
         number = int(claim.name)
-        record = self.path / _name_record(number)
-        notes += upload(place / "new", claim, GRAPH_FILE, record=record)
+
+        def record() -> None:
+            file = self.path / _name_record(number)
+            write_marker(file)
+            # A publisher of a larger number may have replaced the record by its own.
+            wait_until(
+                lambda: max(_parse_records(self.path.names()).values(), default=0) >= number, file
+            )
+
+        notes += upload(place / "new", claim, GRAPH_FILE, prepare=record)
         with contextlib.suppress(OSError):
             for name in _list_older_records(self.path.names(), number):
                 self.path.backend.remove(str(self.path / name))
