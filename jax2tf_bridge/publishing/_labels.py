@@ -11,18 +11,16 @@ file either.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jax2tf_bridge.errors import FileFormatError, SavingError, make_path_error
-from jax2tf_bridge.storage import AnyPath, StoragePath, lock_folder, replace_file_at
+from jax2tf_bridge.storage import AnyPath, lock_folder, replace_file_at
 
 MODEL_CONFIG = "models.config"
 STABLE, CANARY = "stable", "canary"
@@ -34,7 +32,6 @@ _MAX_BYTES = 1 << 24
 """Maximum size of a file of models, in bytes."""
 _MAX_DEPTH = 32
 """Maximum nesting depth of messages."""
-_LOCK_SECONDS = 10.0
 _LABEL = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 # A space, a comment, or a token: a bracket or separator, a string, a word or number.
 _TOKEN = re.compile(
@@ -271,7 +268,7 @@ def update_labels(
       OSError: it cannot be read or written.
     """
     file = locate_model_config(root)
-    with _lock(file):
+    with lock_folder(file.parent):
         text = _read_text(file) if file.exists() else "model_config_list {\n}\n"
         fields = _parse(text, file)
         entry = _find_model(fields, root)
@@ -330,12 +327,6 @@ def find_unloaded(
     if labelled is None:
         labelled = _read_entry_labels(entry, file).values()
     return sorted(set(labelled) - loaded)
-
-
-def _lock(file: AnyPath) -> AbstractContextManager[None]:
-    if isinstance(file, StoragePath):
-        return contextlib.nullcontext()
-    return lock_folder(file.parent, _LOCK_SECONDS)
 
 
 def _read_entry(root: AnyPath) -> _Field | None:

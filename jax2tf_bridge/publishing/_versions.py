@@ -79,8 +79,6 @@ _INTEGER = re.compile(r"\s*\+?([0-9]+)\s*", re.ASCII)
 _RECORD_PREFIX = ".versions-used-up-to-"
 _RECORD = re.compile(re.escape(_RECORD_PREFIX) + r"([0-9]+)", re.ASCII)
 _MAX_VERSION = 2**63 - 1
-# Publishers hold the lock for a rename only, which takes milliseconds, unless they are stopped.
-_LOCK_SECONDS = 10.0
 
 
 class VersionFolder(ABC):
@@ -111,10 +109,6 @@ class VersionFolder(ABC):
     @abstractmethod
     def directories(self) -> dict[int, list[AnyPath]]:
         """Returns the directories of each number; the usual name (7, not 007) comes last."""
-
-    @abstractmethod
-    def lock(self) -> AbstractContextManager[None]:
-        """Locks the folder so that numbers are assigned in order, if the storage has locks."""
 
     @abstractmethod
     def remove(self, directory: AnyPath) -> AnyPath | None:
@@ -149,11 +143,6 @@ class _OnDisk(VersionFolder):
 
     def settle(self, new: Path) -> None:
         sync_tree(new)
-
-    def lock(self) -> AbstractContextManager[None]:
-        # Numbers are unique without the lock: the rename ensures it, also while others remove
-        # versions.
-        return lock_folder(self.path, _LOCK_SECONDS)
 
     def add(self, place: Path, notes: list[str]) -> int:
         number = 0
@@ -210,9 +199,6 @@ class _BehindScheme(VersionFolder):
 
     def settle(self, new: Path) -> None:
         pass
-
-    def lock(self) -> AbstractContextManager[None]:
-        return contextlib.nullcontext()
 
     def add(self, place: Path, notes: list[str]) -> int:
         self.path.mkdir(parents=True, exist_ok=True)
@@ -401,7 +387,8 @@ def publish_version(
         # Before the version is visible, because a server compiles programs that it does not find;
         # and before the lock, because copies take longer than others wait for it.
         share_programs(partial, folder.path)
-        with folder.lock():
+        # The lock keeps numbers in order. They are unique without it.
+        with lock_folder(folder.path):
             check_interrupts()
             version = folder.add(place, notes)
             needs_versions = count is not None or label is not None or labels
@@ -448,7 +435,7 @@ def _check_labels(
 
 def _remove_unused_programs(folder: VersionFolder) -> None:
     # With the lock no version appears between the listing and the removal.
-    with contextlib.suppress(OSError), folder.lock():
+    with contextlib.suppress(OSError), lock_folder(folder.path):
         if list_shared_names(folder.path):
             versions = chain.from_iterable(folder.directories().values())
             remove_unused_programs(folder.path, versions)
