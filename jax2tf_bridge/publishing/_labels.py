@@ -403,9 +403,10 @@ def _replace_labels(
         if not entry.messages("model_version_policy"):
             labels_text = _POLICY + labels_text
         for field in reversed(entry.messages("version_labels")):
-            # The line break and the spaces before a field go with it.
-            start = len(text[: field.start].rstrip())
-            text = text[:start] + text[field.end :]
+            before, after = text[: field.start], text[field.end :]
+            # A line that becomes empty goes; any other line break stays, as it may end a comment.
+            is_last = after.lstrip(" \t\r").startswith("\n")
+            text = before.rstrip() + after if is_last else before + after.lstrip(" \t")
         entry = _find_model(_Parser(text).fields(None), root)
         return _insert_fields(text, entry, labels_text)
     models = next((f for f in fields if f.name == "model_config_list"), None)

@@ -299,6 +299,18 @@ def test_labels_fit_the_layout_of_the_file(tmp_path: Path, text: str, expected: 
     assert (tmp_path / MODEL_CONFIG).read_text() == expected.replace("ROOT", str(root))
 
 
+def test_a_comment_ends_where_it_did(tmp_path: Path) -> None:
+    root = tmp_path / "dense"
+    start = 'model_config_list {\n  config {\n    name: "dense"  # ours\n'
+    labels = 'version_labels { key: "old" value: 1 } version_labels { key: "new" value: 2 }'
+    rest = 'base_path: "/a" model_version_policy { all {} }\n'
+    (tmp_path / MODEL_CONFIG).write_text(f"{start}    {labels} {rest}  }}\n}}\n")
+    update_labels(root, lambda _: {"stable": 1})
+    assert (tmp_path / MODEL_CONFIG).read_text() == (
+        f'{start}    {rest}    version_labels {{ key: "stable" value: 1 }}\n  }}\n}}\n'
+    )
+
+
 def test_bytes_that_are_not_utf8_stay(tmp_path: Path) -> None:
     root = tmp_path / "dense"
     comment = "# f\xfcr den Server\n".encode("latin-1")
