@@ -125,6 +125,12 @@ def test_the_command_line_survives_a_shell() -> None:
     assert words == ["TF_XLA_FLAGS=--a=/x y --b=true", *made.command]
 
 
+def test_a_folder_of_programs_with_a_space() -> None:
+    (flags,) = make_cache_environment(Path("/my models/m")).values()
+    assert flags.split(" --tf")[0] == '--tf_xla_persistent_cache_directory="/my models/m"'
+    assert '"' not in "".join(make_cache_environment(Path("/models/m")).values())
+
+
 def test_models_that_were_not_lowered_for_the_cpu() -> None:
     made = make_serving_instructions("/m", "mlp", [served(bucketing())], platforms=["cuda"])
     assert "--xla_cpu_compilation_enabled=true" not in made.command
@@ -301,7 +307,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[WarmUpR
         input_signature=[tf.TensorSpec((None, 28), tf.float32, name="x")],
         autograph=False,
     )
-    path = tmp_path_factory.mktemp("model")
+    path = tmp_path_factory.mktemp("a model")
     tf.saved_model.save(module, str(path), signatures={"f": module.f})
     return path, make_bucket_requests(buckets)
 
