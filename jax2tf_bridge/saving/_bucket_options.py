@@ -20,6 +20,7 @@ from jax2tf_bridge.saving.buckets import (
     Step,
     check_buckets,
     check_inputs,
+    check_oversize,
     check_rows,
     check_unchecked,
     check_variables,
@@ -214,6 +215,7 @@ def _check_oversize(
 ) -> None:
     if oversize is None:
         return
+    check_oversize(oversize)
     if not names:
         raise SavingError(
             Message(

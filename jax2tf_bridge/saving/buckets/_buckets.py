@@ -208,14 +208,8 @@ def _validate_sizes(name: str, variable: str, values: Any) -> tuple[int, ...]:
 
 
 def _complete_oversize(bucketing: Bucketing, oversize: Any) -> dict[str, Oversize]:
-    name, sizes = bucketing.name, bucketing.sizes
-    if oversize is None:
-        oversize = {}
+    sizes, oversize = bucketing.sizes, {} if oversize is None else oversize
     by_variable = oversize if isinstance(oversize, Mapping) else dict.fromkeys(sizes, oversize)
-    for kind in by_variable.values():
-        if kind not in get_args(Oversize):
-            near = did_you_mean(str(kind), get_args(Oversize), quoted=True)
-            raise ShapeError(f"{name}: oversize={kind!r}: expected 'split' or 'as is'{near}")
     # Positions may depend on the whole sequence, so only the batch is cut by default.
     return {v: by_variable.get(v, "split" if v == bucketing.batch else "as is") for v in sizes}
 
@@ -380,6 +374,19 @@ def check_buckets(name: str, buckets: Any) -> None:
             f"{name}: buckets={buckets!r}: expected a mapping, as {{'b': [1, 8, 32]}}. To have "
             "buckets chosen, pass save(..., expected_sizes=[...]), the sizes of requests."
         )
+
+
+def check_oversize(oversize: Any) -> None:
+    """Checks the treatments in the `oversize` option.
+
+    Raises:
+      ShapeError: one is unknown.
+    """
+    for kind in oversize.values() if isinstance(oversize, Mapping) else [oversize]:
+        if kind not in get_args(Oversize):
+            near = did_you_mean(str(kind), get_args(Oversize), quoted=True)
+            problem = f": expected 'split' or 'as is'{near}"
+            raise ShapeError(Message(Argument("oversize", oversize), problem))
 
 
 def check_variables(name: str, buckets: Iterable[str], inputs: Mapping[str, Aval]) -> None:
