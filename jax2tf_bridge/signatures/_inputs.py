@@ -158,7 +158,9 @@ def list_examples(name: str, signature: Signature) -> list[Mapping[str, Any]]:
       SavingError: they are not mappings.
     """
     value: Any = signature.example
-    examples = list(value) if isinstance(value, (list, tuple)) else [value] if value else []
+    if value is None or (isinstance(value, Mapping) and not value):
+        return []
+    examples = list(value) if isinstance(value, (list, tuple)) else [value]
     for example in examples:
         if not isinstance(example, Mapping):
             raise SavingError(
@@ -353,7 +355,7 @@ def name_ports(
         if old not in names and old not in paths:
             raise SavingError(
                 f"{argument} {where} renames {old!r}, which is not an {kind}"
-                f"{did_you_mean(old, [*names, *paths]) or '.'} The {kind}s: {', '.join(names)}."
+                f"{did_you_mean(str(old), [*names, *paths]) or '.'} The {kind}s: {', '.join(names)}."
             )
         is_identifier = isinstance(new, str) and new.isascii() and new.isidentifier()
         if not is_identifier or not _can_be_keyword(new):

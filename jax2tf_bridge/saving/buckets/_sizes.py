@@ -85,9 +85,9 @@ def choose_buckets(sizes: Iterable[SupportsIndex], *, at_most: int = 8) -> tuple
     >>> choose_buckets([1, 1, 1, 7, 8, 100], at_most=3)
     (1, 8, 100)
     """
-    if not isinstance(sizes, Iterable):
+    if isinstance(sizes, Mapping) or not isinstance(sizes, Iterable):  # such as a Counter
         raise ShapeError(
-            f"The expected sizes must be integers in a list, as [1, 8, 32]. Got: {sizes!r}."
+            f"The expected sizes must be integers in a list, as [1, 8, 32]. Got: {sizes!r:.200}."
         )
     if (as_integer(at_most) or 0) < 1:
         raise ShapeError(f"at_most={at_most!r}: expected an integer, 1 or more")

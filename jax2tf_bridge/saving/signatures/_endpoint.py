@@ -179,7 +179,7 @@ def choose_order(portable: PortableFunction, vjp_order: int | None) -> int | Non
     if portable.gradient_problem() is not None:
         return None
     if vjp_order is not None:
-        return vjp_order
+        return int(vjp_order)
     try:
         first = portable.vjp()
     except BridgeError:
@@ -526,7 +526,7 @@ def to_plain_containers(tree: TreeSpec) -> TreeSpec:
 
 
 def list_optional_subsets(optional: Sequence[str]) -> list[frozenset[str]]:
-    """Lists the sets of inputs that a call may leave out: all subsets; of many inputs, none or all.
+    """Lists the sets of inputs that a call may leave out: all subsets, or of many none and all.
 
     >>> [sorted(names) for names in list_optional_subsets(["x", "y"])]
     [[], ['x'], ['y'], ['x', 'y']]
