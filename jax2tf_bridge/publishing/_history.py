@@ -57,7 +57,8 @@ class Version:
       path: its directory.
       published: the time of publication, in UTC; None without a manifest.
       change: what it changed: "model", "weights", or "rollback"; None without a manifest.
-      base: the version whose graph it has, for new weights, or whose content, for a rollback.
+      base: the version with the same graph, for new weights; the one with the same content, for a
+        rollback.
       code, weights: short digests; versions with the same graph, or the same weights, share them.
       labels: its labels for TensorFlow Serving.
       note: a note of the publisher.
@@ -77,7 +78,7 @@ class Version:
 
     @property
     def content(self) -> int:
-        """The number of the version with the same content: of a rollback its base, else its own."""
+        """The number of the version that first had the content: its own, or a rollback's base."""
         return self.base if self.change == "rollback" and self.base is not None else self.number
 
     def __str__(self) -> str:
@@ -180,9 +181,9 @@ def rollback(
 
     Args:
       root: the folder of all versions, on disk or behind a scheme.
-      to: the number of the older version. None takes the newest sound version before the one whose
-        content is served: that of the newest version, or of the version that has `label`. So a
-        second rollback goes one version further back.
+      to: the number of the older version. None takes the newest sound version whose content is
+        older than the served content, which is that of the newest version, or of the version with
+        `label`. So a second rollback goes one version further back.
       keep: the number of newest versions that stay, as in `publish`.
       label: a label that the new version gets, as in `publish`.
       note: a note for `list_versions`.

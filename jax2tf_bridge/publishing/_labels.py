@@ -4,9 +4,8 @@ The file is `models.config` beside the model's folder, in the text format of Mod
 (tensorflow_serving/config/model_server_config.proto). Only the labels of one model are replaced in
 its text: comments, other fields and other models stay as they are.
 
-An entry without a version policy gets one that loads all versions. The server refuses to move a
-label to a version that is not loaded, and then does not take up a new version policy from the same
-file either.
+An entry without a version policy gets one that loads all versions. A server refuses to move a label
+to a version that is not loaded, and then also ignores a new version policy in the same file.
 """
 
 from __future__ import annotations

@@ -322,8 +322,8 @@ def publish_version(
 ) -> NewVersion[T]:
     """Writes the directory `root/N` for the next N, complete or not at all.
 
-    N is one more than the largest number that was ever published there, or 1: if a removed number
-    is used again, a server keeps its old weights. A hidden file in `root` records the number.
+    N is one more than the largest number that was ever published there, or 1. A hidden file in
+    `root` records it, because a server would keep the old weights if a number were used again.
     Only complete versions are ever visible, even if the process is killed, the machine stops or
     the disk is full. Several processes and machines may publish at the same time; each gets a
     different number. Leftovers of a dead publisher are removed. If it ran on the same machine, they
@@ -420,7 +420,10 @@ def _check_labels(
     versions: Collection[int],
     notes: list[str],
 ) -> dict[str, int]:
-    """Returns the labels of existing versions; notes the others, and that the new one has none."""
+    """Returns the labels of existing versions, and adds notes about the other labels.
+
+    Another note says that the new version has no label.
+    """
     existing = keep_existing(labels, versions)
     if missing := {name: n for name, n in labels.items() if name not in existing}:
         notes.append(describe_missing(folder.path, missing))

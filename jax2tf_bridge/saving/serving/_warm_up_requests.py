@@ -47,7 +47,7 @@ def make_warm_up_requests(
     """Makes the requests that compile all needed programs, and notes on what they leave out.
 
     A signature with a preprocess, or with open sizes and no buckets, has requests from its
-    examples. TensorFlow's own operations of open sizes have small requests if there are none.
+    examples. Without examples, open sizes get small requests, unless XLA would compile for them.
 
     Raises:
       ShapeError: an example does not fit its input.
