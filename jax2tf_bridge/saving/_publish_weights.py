@@ -350,7 +350,8 @@ def _to_tensor(value: Any) -> tf.Tensor:
     array = np.asarray(value)
     if array.dtype == tf.bfloat16.as_numpy_dtype:
         return tf.bitcast(_to_tensor(array.view(np.uint16)), tf.bfloat16)
-    if array.dtype.kind not in "iufc":
+    # DLPack has no floats of 8 bits, whose kind may be "f" as well.
+    if array.dtype.kind not in "iufc" or array.dtype.isbuiltin == 2:
         return tf.convert_to_tensor(array)
     return tf.experimental.dlpack.from_dlpack(_copy_aligned(array).__dlpack__())
 

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -300,7 +302,9 @@ def test_buckets_are_chosen_once_and_from_an_iterator(tmp_path: Path) -> None:
     [
         ("default of", [300], np.int8, "300, and int8 is from -128 to 127"),
         ("default of", np.array([-300]), np.int8, "-300, and int8 is from -128 to 127"),
+        ("default of", [8], jnp.int4, "8, and int4 is from -8 to 7"),
         ("example for", [-1], np.uint8, "-1, and uint8 is from 0 to 255"),
+        ("example for", [16], jnp.uint4, "16, and uint4 is from 0 to 15"),
         (
             "example for",
             np.array([3 * 10**9]),
@@ -320,3 +324,19 @@ def test_integers_beyond_their_dtype_are_not_wrapped_around(
         f"The {option} the input x of the signature serving_default holds {limits}. Give a number "
         "in this range, or export the function for a wider dtype."
     )
+
+
+def test_keys_are_passed_as_their_words(tmp_path: Path) -> None:
+    def draw(key: Any, x: Any) -> Any:
+        return x + jax.random.normal(key, x.shape)
+
+    key, x = jax.random.key(3), np.ones(2, np.float32)
+    values = {"key": key}
+    saved = save(
+        tmp_path / "m",
+        Signature(draw, [jax.random.key(0), x], defaults=values, example=values),
+        vjp_order=0,
+    )
+    assert saved.serving.requests["serving_default"].inputs["key"].values == (0, 3)
+    model = tf.saved_model.load(tmp_path / "m")
+    np.testing.assert_allclose(model.serving_default(None, x), draw(key, x), rtol=1e-6)
