@@ -353,9 +353,10 @@ def name_ports(
         renames = dict(zip(names, renames, strict=True))
     for old, new in renames.items():
         if old not in names and old not in paths:
+            near = did_you_mean(str(old), [*names, *paths]) or "."
             raise SavingError(
-                f"{argument} {where} renames {old!r}, which is not an {kind}"
-                f"{did_you_mean(str(old), [*names, *paths]) or '.'} The {kind}s: {', '.join(names)}."
+                f"{argument} {where} renames {old!r}, which is not an {kind}{near} The {kind}s: "
+                f"{', '.join(names)}."
             )
         is_identifier = isinstance(new, str) and new.isascii() and new.isidentifier()
         if not is_identifier or not _can_be_keyword(new):

@@ -32,7 +32,7 @@ from jax2tf_bridge.publishing import (
     publish_version,
 )
 from jax2tf_bridge.saving import _save, map_weights_by_name
-from jax2tf_bridge.storage import AnyPath, as_path
+from jax2tf_bridge.storage import AnyPath, as_path, lock_folder
 from tests.fresh_process import run_python
 
 X = np.ones((2, 3), np.float32)
@@ -117,7 +117,6 @@ def test_programs_stay_when_another_publisher_removes_their_version(
 ) -> None:
     root: Any = as_path(f"memory://{tmp_path.name}/m" if scheme else tmp_path / "m")
     publish_version(root, lambda f: program(f, "a", b"1"))
-    lock_folder = _versions.lock_folder
 
     def publish_another_first(folder: AnyPath) -> AbstractContextManager[None]:
         monkeypatch.setattr(_versions, "lock_folder", lock_folder)

@@ -22,7 +22,6 @@ from jax2tf_bridge.errors import (
     ShapeError,
     StructureError,
 )
-
 from jax2tf_bridge.portable import PolyShape
 
 # Private: its limit of 2 GB is lowered.
@@ -148,15 +147,15 @@ def test_weights_that_do_not_fit(params: Any, error: Any, message: str, tmp_path
             r"^postprocess of the signature serving_default returns a value that is no tensor: ",
         ),
         (
-            Signature(dense, args=[X], processing=Processing(resources=tf.Variable(0))),  # type: ignore[arg-type]
-            r"^resources of the signature serving_default must be a list, as resources=\[table\]\. ",
+            Signature(dense, args=[X], processing=Processing(resources=tf.Variable(0))),
+            r"^resources of the signature serving_default must be a list, as resources=\[table\]",
         ),
         (
             Signature(export(dense)(PARAMS, X), args=[X]),
             r"^The signature serving_default has args, but its function was already exported",
         ),
         (
-            Signature(export(dense)(PARAMS, X), args=X),
+            Signature(export(dense)(PARAMS, X), args=X),  # type: ignore[arg-type]
             r"^The signature serving_default has args, but its function was already exported",
         ),
         (

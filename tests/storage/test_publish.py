@@ -187,11 +187,9 @@ def test_many_threads_publish_at_once() -> None:
 
 
 def test_publisher_that_another_one_overtakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    write_marker = _versions.write_marker
-
     def wait_for_the_other(record: StoragePath) -> None:
-        monkeypatch.setattr(_versions, "write_marker", write_marker)
-        write_marker(record)
+        monkeypatch.setattr(_versions, "write_marker", _uploads.write_marker)
+        _uploads.write_marker(record)
         assert publish_version(ROOT, write).version == 2  # removes the record of 1
 
     monkeypatch.setattr(_versions, "write_marker", wait_for_the_other)
