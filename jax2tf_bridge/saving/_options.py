@@ -55,8 +55,8 @@ class SaveOptions:
         """Checks the options against the signatures' inputs, before exports that take minutes.
 
         Raises:
-          SavingError, ShapeError: an option has a wrong value, names an unknown signature, input or
-            dimension variable, or contradicts another.
+          SavingError, ShapeError, DTypeError: an option has a wrong value, names an unknown
+            signature, input or dimension variable, or contradicts another.
         """
         _check_vjp_order(self.vjp_order)
         check_batching(self.batching)

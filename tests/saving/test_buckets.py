@@ -9,7 +9,7 @@ import pytest
 
 from jax2tf_bridge.errors import DTypeError, ShapeError
 from jax2tf_bridge.portable import Aval
-from jax2tf_bridge.saving.buckets import Bucketing, check_oversize, make_bucketing
+from jax2tf_bridge.saving.buckets import Bucketing, make_bucketing
 from tests.saving.bucketed_functions import aval
 
 X, Y = {"x": aval("(b, 28)")}, {"y": aval("(b, 10)")}
@@ -182,16 +182,13 @@ def test_what_cannot_be_split(
     [
         ("as-is", "oversize='as-is': expected 'split' or 'as is': did you mean 'as is'?"),
         (3, "oversize=3: expected 'split' or 'as is'"),
-        (
-            {"b": "spilt"},
-            "oversize={'b': 'spilt'}: expected 'split' or 'as is': did you mean 'split'?",
-        ),
+        ({"b": "spilt"}, "oversize='spilt': expected 'split' or 'as is': did you mean 'split'?"),
     ],
 )
 def test_what_becomes_of_larger_sizes(oversize: Any, message: str) -> None:
     with pytest.raises(ShapeError) as caught:
-        check_oversize(oversize)
-    assert str(caught.value) == message
+        make({"b": (1, 4)}, oversize=oversize)
+    assert str(caught.value) == f"serving_default: {message}"
 
 
 @pytest.mark.parametrize(

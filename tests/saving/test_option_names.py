@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import AUTO, Padding, Signature, export, save
-from jax2tf_bridge.errors import SavingError, ShapeError
+from jax2tf_bridge.errors import DTypeError, SavingError, ShapeError
 from tests.saving.flat_signatures import flat_signature
 
 IDS = np.ones((2, 5), np.int32)
@@ -122,6 +122,27 @@ def preprocessed(**options: Any) -> Signature:
             {},
             "serving_default: buckets=8: expected a mapping, as {'b': [1, 8, 32]}. To have "
             "buckets chosen, pass save(..., expected_sizes=[...]), the sizes of requests.",
+        ),
+        (
+            text(pad_values={"ids": 1.5}),
+            BUCKETS,
+            "serving_default: pad_values={'ids': 1.5}: expected one number that int32 holds.",
+        ),
+        (
+            text(),
+            {**BUCKETS, "oversize": "spilt"},
+            "serving_default: oversize='spilt': expected 'split' or 'as is': did you mean 'split'?",
+        ),
+        (
+            text(),
+            {"buckets": {"b": [4, 1], "n": [8]}},
+            "serving_default: buckets={'b': [4, 1]}: buckets must increase, and 1 follows 4. Write "
+            "buckets={'b': (1, 4)}.",
+        ),
+        (
+            text(),
+            {"buckets": {"b": np.array(4)}},
+            "serving_default: buckets={'b': array(4)}: expected a sequence of sizes, as (1, 8, 32)",
         ),
         (
             text(unchecked_padding=["nn"]),
@@ -241,7 +262,7 @@ def preprocessed(**options: Any) -> Signature:
 def test_names_are_checked_before_anything_is_traced(
     signature: Signature, options: Any, message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises((SavingError, ShapeError)) as caught:
+    with pytest.raises((SavingError, ShapeError, DTypeError)) as caught:
         save(tmp_path / "m", signature, params=np.ones(3, np.float32), **options)
     assert str(caught.value) == message
     assert os.listdir(tmp_path) == []
