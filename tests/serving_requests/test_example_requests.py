@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 
 from jax2tf_bridge.errors import BridgeError
-from jax2tf_bridge.serving_requests import (
-    ExampleInput,
-    ExampleRequest,
+from jax2tf_bridge.serving_requests import ExampleInput, ExampleRequest, read_example_requests
+
+# Private: values of inputs that no saved model of the tests has.
+from jax2tf_bridge.serving_requests._example_request import (
     SignatureInput,
     choose_inputs,
     has_values,
-    read_example_requests,
 )
 
 MODELS = Path(__file__).parents[2] / "saved_models"
