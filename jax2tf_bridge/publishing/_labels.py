@@ -233,9 +233,9 @@ def describe_unloaded(root: AnyPath, versions: Sequence[int]) -> str:
     """Says that a server will not load versions with labels, and how to change that."""
     numbers = ", ".join(map(str, versions))
     return (
-        f"{locate_model_config(root)} has a model_version_policy with which the server does not "
-        f"load version {numbers}, so it refuses the labels: write model_version_policy {{ all {{}} "
-        f"}} for {root.name}"
+        f"{locate_model_config(root)} has a model_version_policy that leaves out version {numbers},"
+        " so the server refuses the labels: write model_version_policy { all {} } for "
+        f"{root.name}"
     )
 
 

@@ -205,9 +205,9 @@ _OPEN_SIZE = 2
 
 
 def _make_array(value: Any, served: ServedArray, rng: np.random.Generator) -> np.ndarray:
-    """Casts a value of the input's kind and rank to its dtype; makes an array in place of others.
+    """Casts a value to the input's dtype if it has the input's kind and rank; else makes an array.
 
-    The array has zeros for integers and bools, and random numbers for floats.
+    The array has zeros for integers and bools, and random numbers for other kinds.
     """
     row = find_dtype(served.dtype)
     dtype = np.dtype(object if row is None else row.numpy())

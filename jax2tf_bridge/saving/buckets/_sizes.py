@@ -192,10 +192,10 @@ class TrialSizes:
         return smallest
 
     def iterate_larger_buckets(self) -> Iterator[tuple[dict[str, int], dict[str, int]]]:
-        """Yields combinations of buckets above the trial's; each bucket is in one of them.
+        """Yields combinations of buckets above the trial's; each larger bucket is in one of them.
 
-        Yields the smallest sizes of all variables that are padded to these buckets, and the sizes
-        of all variables with the buckets.
+        A combination is a pair of sizes of all variables: the smallest ones that are padded to
+        these buckets, and those at the buckets.
         """
         by_variable = self._bucketing.sizes
         for i in range(max(map(len, by_variable.values()))):

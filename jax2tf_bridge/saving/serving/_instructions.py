@@ -249,11 +249,11 @@ def make_serving_instructions(
         "--grpc_max_threads is how many gRPC requests may run or wait at once; TensorFlow Serving "
         'refuses more with "Server Threadpool Exhausted". By default it is '
         f"{_THREADS_PER_CORE} for each core.",
-        "--num_load_threads lets a rollback take effect at once where a version cannot be loaded; "
-        "by default TensorFlow Serving tries that version for five minutes, and no other.",
+        "With --num_load_threads a rollback takes effect at once if a version cannot be loaded. By "
+        "default TensorFlow Serving tries that version for five minutes, and loads no other.",
         "--load_retry_interval_micros is the time between two of these tries, a minute by "
-        "default. While TensorFlow Serving tries a version that was removed as it began to load "
-        "it, it loads no other, whatever --num_load_threads is.",
+        "default. If a version is removed while TensorFlow Serving begins to load it, no other is "
+        "loaded until these tries end, whatever --num_load_threads is.",
     ]
     if configured is not None:
         notes.append(

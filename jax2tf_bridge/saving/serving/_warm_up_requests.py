@@ -232,8 +232,8 @@ def _make_example_requests(endpoint: Endpoint, notes: list[str]) -> list[WarmUpR
     """Makes the requests for a signature with a preprocess.
 
     Without buckets each example is a request. With buckets there is a request for each combination
-    of buckets that an example reaches, either as it is or with its rows repeated or cut, if rows
-    of the example are rows of the function's arguments.
+    of buckets that an example reaches. If the rows of an example are rows of the function's
+    arguments, they are repeated or cut to reach more.
 
     Raises:
       SavingError: an example does not fit preprocess, preprocess fails on it, or the result does
@@ -435,7 +435,7 @@ def _iterate_example_code(endpoint: Endpoint) -> Iterator[str]:
 
 
 def _repeat_rows(probe: _Probe, example: _Tensors) -> Iterator[dict[str, tf.Tensor]]:
-    """Yields the example with the rows of each bucket, for variables that equal its row count."""
+    """Yields the example with as many rows as each bucket, for variables that count its rows."""
     bucketing, names = probe.endpoint.bucketing, _list_row_inputs(probe.endpoint)
     assert bucketing is not None
     counts = {int(example[name].shape[0]) for name in names}

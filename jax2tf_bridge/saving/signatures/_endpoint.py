@@ -376,7 +376,7 @@ class Endpoint:
         }
 
     def example(self) -> Mapping[str, Any]:
-        """Returns the user's example of a signature with only buckets or fixed sizes.
+        """Returns the user's example of a signature with buckets, or without open sizes.
 
         Raises:
           SavingError: there are several; or as for `examples`.
