@@ -310,17 +310,15 @@ def _open_newest_before(
                 notes.append(f"version {version.number} is passed over: {e}")
     if notes:
         raise SavingError(
-            f"{os.fspath(root)} has no sound version before {content}, to which a rollback could "
-            f"go back: {'; '.join(notes)}"
+            f"{os.fspath(root)} has no sound version before {content} to go back to: "
+            f"{'; '.join(notes)}"
         )
-    raise SavingError(
-        Message(
-            f"{os.fspath(root)} has no version before {content}, to which a rollback could go "
-            "back. Name a newer one by ",
-            Argument("to"),
-            ".",
-        )
-    )
+    newer = [version.number for version in versions if version.content > content]
+    start = f"{os.fspath(root)} has no version before {content} to go back to."
+    if not newer:
+        raise SavingError(start)
+    advice = " To publish a newer one again, pass its number: "
+    raise SavingError(Message(start, advice, Argument("to", newer[-1]), "."))
 
 
 def promote(
@@ -404,7 +402,7 @@ def _find_labelled(root: str | os.PathLike[str], labels: Mapping[str, int], labe
     advice = (
         (f"It has: {names}.",)
         if names
-        else ("It has no labels: publish a version with ", Argument("label"), ".")
+        else ("It has no labels: publish a version with ", Argument("label", label), ".")
     )
     start = f"{os.fspath(root)} has no version with the label {label!r}. "
     raise SavingError(Message(start, *advice))

@@ -125,7 +125,7 @@ def test_promote_what_is_not_there(tmp_path: Path) -> None:
         promote(root)
     assert str(error.value) == (
         f"{root} has no version with the label 'canary'. It has no labels: publish a version with "
-        "label."
+        "label='canary'."
     )
     with pytest.raises(SavingError, match=r"dense has no version 7\. It has: 1\."):
         promote(root, 7)
