@@ -234,7 +234,11 @@ def test_a_mask_that_buckets_fill_is_no_input_anywhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [("lengths", {}), ("inverted", {"pad_values": {"padding_mask": True}})]
+    ("name", "options"),
+    [
+        ("lengths", {}),
+        pytest.param("inverted", {"pad_values": {"padding_mask": True}}, marks=pytest.mark.slow),
+    ],
 )
 def test_verifying_asks_for_nothing_that_no_request_has(
     name: str, options: Any, tmp_path: Path
