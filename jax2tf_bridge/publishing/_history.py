@@ -57,7 +57,8 @@ class Version:
       path: its directory.
       published: the time of publication, in UTC; None without a manifest.
       change: what it changed: "model", "weights", or "rollback"; None without a manifest.
-      base: the version whose graph it has, for new weights, or whose content, for a rollback.
+      base: the version with the same graph, for new weights; the one with the same content, for a
+        rollback.
       code, weights: short digests; versions with the same graph, or the same weights, share them.
       labels: its labels for TensorFlow Serving.
       note: a note of the publisher.
@@ -77,7 +78,7 @@ class Version:
 
     @property
     def content(self) -> int:
-        """The number of the version with the same content: of a rollback its base, else its own."""
+        """The number of the version that first had the content: its own, or a rollback's base."""
         return self.base if self.change == "rollback" and self.base is not None else self.number
 
     def __str__(self) -> str:
@@ -180,9 +181,9 @@ def rollback(
 
     Args:
       root: the folder of all versions, on disk or behind a scheme.
-      to: the number of the older version. None takes the newest sound version before the one whose
-        content is served: that of the newest version, or of the version that has `label`. So a
-        second rollback goes one version further back.
+      to: the number of the older version. None takes the newest sound version whose content is
+        older than the served content, which is that of the newest version, or of the version with
+        `label`. So a second rollback goes one version further back.
       keep: the number of newest versions that stay, as in `publish`.
       label: a label that the new version gets, as in `publish`.
       note: a note for `list_versions`.
@@ -309,17 +310,15 @@ def _open_newest_before(
                 notes.append(f"version {version.number} is passed over: {e}")
     if notes:
         raise SavingError(
-            f"{os.fspath(root)} has no sound version before {content}, to which a rollback could "
-            f"go back: {'; '.join(notes)}"
+            f"{os.fspath(root)} has no sound version before {content} to go back to: "
+            f"{'; '.join(notes)}"
         )
-    raise SavingError(
-        Message(
-            f"{os.fspath(root)} has no version before {content}, to which a rollback could go "
-            "back. Name a newer one by ",
-            Argument("to"),
-            ".",
-        )
-    )
+    newer = [version.number for version in versions if version.content > content]
+    start = f"{os.fspath(root)} has no version before {content} to go back to."
+    if not newer:
+        raise SavingError(start)
+    advice = " To publish a newer one again, pass its number: "
+    raise SavingError(Message(start, advice, Argument("to", newer[-1]), "."))
 
 
 def promote(
@@ -403,7 +402,7 @@ def _find_labelled(root: str | os.PathLike[str], labels: Mapping[str, int], labe
     advice = (
         (f"It has: {names}.",)
         if names
-        else ("It has no labels: publish a version with ", Argument("label"), ".")
+        else ("It has no labels: publish a version with ", Argument("label", label), ".")
     )
     start = f"{os.fspath(root)} has no version with the label {label!r}. "
     raise SavingError(Message(start, *advice))

@@ -4,25 +4,22 @@ The file is `models.config` beside the model's folder, in the text format of Mod
 (tensorflow_serving/config/model_server_config.proto). Only the labels of one model are replaced in
 its text: comments, other fields and other models stay as they are.
 
-An entry without a version policy gets one that loads all versions. The server refuses to move a
-label to a version that is not loaded, and then does not take up a new version policy from the same
-file either.
+An entry without a version policy gets one that loads all versions. A server refuses to move a label
+to a version that is not loaded, and then also ignores a new version policy in the same file.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jax2tf_bridge.errors import FileFormatError, SavingError, make_path_error
-from jax2tf_bridge.storage import AnyPath, StoragePath, lock_folder, replace_file_at
+from jax2tf_bridge.storage import AnyPath, lock_folder, replace_file_at
 
 MODEL_CONFIG = "models.config"
 STABLE, CANARY = "stable", "canary"
@@ -34,7 +31,6 @@ _MAX_BYTES = 1 << 24
 """Maximum size of a file of models, in bytes."""
 _MAX_DEPTH = 32
 """Maximum nesting depth of messages."""
-_LOCK_SECONDS = 10.0
 _LABEL = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 # A space, a comment, or a token: a bracket or separator, a string, a word or number.
 _TOKEN = re.compile(
@@ -237,9 +233,9 @@ def describe_unloaded(root: AnyPath, versions: Sequence[int]) -> str:
     """Says that a server will not load versions with labels, and how to change that."""
     numbers = ", ".join(map(str, versions))
     return (
-        f"{locate_model_config(root)} has a model_version_policy with which the server does not "
-        f"load version {numbers}, so it refuses the labels: write model_version_policy {{ all {{}} "
-        f"}} for {root.name}"
+        f"{locate_model_config(root)} has a model_version_policy that leaves out version {numbers},"
+        " so the server refuses the labels: write model_version_policy { all {} } for "
+        f"{root.name}"
     )
 
 
@@ -271,7 +267,7 @@ def update_labels(
       OSError: it cannot be read or written.
     """
     file = locate_model_config(root)
-    with _lock(file):
+    with lock_folder(file.parent):
         text = _read_text(file) if file.exists() else "model_config_list {\n}\n"
         fields = _parse(text, file)
         entry = _find_model(fields, root)
@@ -330,12 +326,6 @@ def find_unloaded(
     if labelled is None:
         labelled = _read_entry_labels(entry, file).values()
     return sorted(set(labelled) - loaded)
-
-
-def _lock(file: AnyPath) -> AbstractContextManager[None]:
-    if isinstance(file, StoragePath):
-        return contextlib.nullcontext()
-    return lock_folder(file.parent, _LOCK_SECONDS)
 
 
 def _read_entry(root: AnyPath) -> _Field | None:
@@ -412,9 +402,10 @@ def _replace_labels(
         if not entry.messages("model_version_policy"):
             labels_text = _POLICY + labels_text
         for field in reversed(entry.messages("version_labels")):
-            # The line break and the spaces before a field go with it.
-            start = len(text[: field.start].rstrip())
-            text = text[:start] + text[field.end :]
+            before, after = text[: field.start], text[field.end :]
+            # A line that becomes empty goes; any other line break stays, as it may end a comment.
+            is_last = after.lstrip(" \t\r").startswith("\n")
+            text = before.rstrip() + after if is_last else before + after.lstrip(" \t")
         entry = _find_model(_Parser(text).fields(None), root)
         return _insert_fields(text, entry, labels_text)
     models = next((f for f in fields if f.name == "model_config_list"), None)

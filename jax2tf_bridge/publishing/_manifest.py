@@ -48,8 +48,8 @@ class Origin:
 
     Attributes:
       change: what it changed.
-      base: the version whose graph it has, for new weights, or whose content, for a rollback; None
-        for a new model.
+      base: the version with the same graph, for new weights; the one with the same content, for a
+        rollback; None for a new model.
       note: a note of the publisher.
     """
 
@@ -110,7 +110,7 @@ def check_note(note: str) -> None:
 
 def write_manifest(
     folder: Path, origin: Origin, files: Mapping[str, FileEntry] | None = None
-) -> Manifest:
+) -> None:
     """Writes the manifest of a new version.
 
     Args:
@@ -122,22 +122,16 @@ def write_manifest(
       OSError: a file cannot be read, or the manifest cannot be written.
     """
     (folder / MANIFEST).unlink(missing_ok=True)  # it may be a hard link to that of another version
-    manifest = Manifest(
-        __version__,
-        datetime.datetime.now(datetime.UTC).replace(microsecond=0),
-        origin,
-        _read_entries(folder) if files is None else files,
-    )
+    files = _read_entries(folder) if files is None else files
     value = {
         "format": FORMAT,
-        "bridge": manifest.bridge,
-        "published": manifest.published.isoformat(),
+        "bridge": __version__,
+        "published": datetime.datetime.now(datetime.UTC).replace(microsecond=0).isoformat(),
         "origin": asdict(origin),
-        "files": {name: asdict(entry) for name, entry in manifest.files.items()},
+        "files": {name: asdict(entry) for name, entry in files.items()},
     }
     (folder / MANIFEST.parent).mkdir(exist_ok=True)
     (folder / MANIFEST).write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", "utf-8")
-    return manifest
 
 
 def read_manifest(folder: AnyPath) -> Manifest | None:

@@ -66,6 +66,8 @@ from jax2tf_bridge.storage import (
     sync_folder,
     sync_tree,
     upload,
+    wait_until,
+    write_marker,
 )
 
 # Part of the names of hidden folders.
@@ -77,8 +79,6 @@ _INTEGER = re.compile(r"\s*\+?([0-9]+)\s*", re.ASCII)
 _RECORD_PREFIX = ".versions-used-up-to-"
 _RECORD = re.compile(re.escape(_RECORD_PREFIX) + r"([0-9]+)", re.ASCII)
 _MAX_VERSION = 2**63 - 1
-# Publishers hold the lock for a rename only, which takes milliseconds, unless they are stopped.
-_LOCK_SECONDS = 10.0
 
 
 class VersionFolder(ABC):
@@ -109,10 +109,6 @@ class VersionFolder(ABC):
     @abstractmethod
     def directories(self) -> dict[int, list[AnyPath]]:
         """Returns the directories of each number; the usual name (7, not 007) comes last."""
-
-    @abstractmethod
-    def lock(self) -> AbstractContextManager[None]:
-        """Locks the folder so that numbers are assigned in order, if the storage has locks."""
 
     @abstractmethod
     def remove(self, directory: AnyPath) -> AnyPath | None:
@@ -147,11 +143,6 @@ class _OnDisk(VersionFolder):
 
     def settle(self, new: Path) -> None:
         sync_tree(new)
-
-    def lock(self) -> AbstractContextManager[None]:
-        # Numbers are unique without the lock: the rename ensures it, also while others remove
-        # versions.
-        return lock_folder(self.path, _LOCK_SECONDS)
 
     def add(self, place: Path, notes: list[str]) -> int:
         number = 0
@@ -209,15 +200,20 @@ class _BehindScheme(VersionFolder):
     def settle(self, new: Path) -> None:
         pass
 
-    def lock(self) -> AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
     def add(self, place: Path, notes: list[str]) -> int:
         self.path.mkdir(parents=True, exist_ok=True)
         claim = claim_number(self.path, place, _find_largest, _MAX_VERSION)
         number = int(claim.name)
-        record = self.path / _name_record(number)
-        notes += upload(place / "new", claim, GRAPH_FILE, record=record)
+
+        def record() -> None:
+            file = self.path / _name_record(number)
+            write_marker(file)
+            # A publisher of a larger number may have replaced the record by its own.
+            wait_until(
+                lambda: max(_parse_records(self.path.names()).values(), default=0) >= number, file
+            )
+
+        notes += upload(place / "new", claim, GRAPH_FILE, prepare=record)
         with contextlib.suppress(OSError):
             for name in _list_older_records(self.path.names(), number):
                 self.path.backend.remove(str(self.path / name))
@@ -326,8 +322,8 @@ def publish_version(
 ) -> NewVersion[T]:
     """Writes the directory `root/N` for the next N, complete or not at all.
 
-    N is one more than the largest number that was ever published there, or 1: if a removed number
-    is used again, a server keeps its old weights. A hidden file in `root` records the number.
+    N is one more than the largest number that was ever published there, or 1. A hidden file in
+    `root` records it, because a server would keep the old weights if a number were used again.
     Only complete versions are ever visible, even if the process is killed, the machine stops or
     the disk is full. Several processes and machines may publish at the same time; each gets a
     different number. Leftovers of a dead publisher are removed. If it ran on the same machine, they
@@ -391,7 +387,8 @@ def publish_version(
         # Before the version is visible, because a server compiles programs that it does not find;
         # and before the lock, because copies take longer than others wait for it.
         share_programs(partial, folder.path)
-        with folder.lock():
+        # The lock keeps numbers in order. They are unique without it.
+        with lock_folder(folder.path):
             check_interrupts()
             version = folder.add(place, notes)
             needs_versions = count is not None or label is not None or labels
@@ -423,7 +420,10 @@ def _check_labels(
     versions: Collection[int],
     notes: list[str],
 ) -> dict[str, int]:
-    """Returns the labels of existing versions; notes the others, and that the new one has none."""
+    """Returns the labels of existing versions, and adds notes about the other labels.
+
+    Another note says that the new version has no label.
+    """
     existing = keep_existing(labels, versions)
     if missing := {name: n for name, n in labels.items() if name not in existing}:
         notes.append(describe_missing(folder.path, missing))
@@ -438,7 +438,7 @@ def _check_labels(
 
 def _remove_unused_programs(folder: VersionFolder) -> None:
     # With the lock no version appears between the listing and the removal.
-    with contextlib.suppress(OSError), folder.lock():
+    with contextlib.suppress(OSError), lock_folder(folder.path):
         if list_shared_names(folder.path):
             versions = chain.from_iterable(folder.directories().values())
             remove_unused_programs(folder.path, versions)

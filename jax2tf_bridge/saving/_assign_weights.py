@@ -118,7 +118,8 @@ def assign_weights(
             dtype = variable.dtype.name
             # A model for converters has float32 in place of bfloat16, and does not say so.
             is_accepted = is_accepted_as(leaf, dtype, accepts_bfloat16=saved is not None)
-            values.append((path, leaf, variable.shape, dtype, is_accepted))
+            shape = np.shape(leaf) if variable.shape is None else variable.shape
+            values.append((path, leaf, shape, dtype, is_accepted))
         check_value_types(
             f"{_format_owner(source)} do not fit the variables of the model",
             values,
@@ -152,9 +153,11 @@ def _map_names(
             )
     paths_by_name: dict[str, str] = {}
     for path in paths:
-        name = rename.get(path, path) if isinstance(rename, Mapping) else rename(path)
+        name: Any = rename.get(path, path) if isinstance(rename, Mapping) else rename(path)
         if name is None:
             continue
+        if not isinstance(name, str):
+            raise StructureError(f"rename gives {path} the name {name!r}, which is no text.")
         if name in paths_by_name:
             raise StructureError(
                 f"rename gives {paths_by_name[name]} and {path} the same name, {name}."
@@ -283,9 +286,10 @@ class NamedVariable:
         return tf.as_dtype(self.variable.dtype)
 
     @property
-    def shape(self) -> tuple[int | None, ...]:
-        """Its sizes; None where values of any size can be assigned."""
-        return tuple(tf.TensorShape(self.variable.shape).as_list())
+    def shape(self) -> tuple[int | None, ...] | None:
+        """Its sizes, None for open ones; or None if values of any rank can be assigned."""
+        shape = tf.TensorShape(self.variable.shape)
+        return None if shape.rank is None else tuple(shape.as_list())
 
 
 def get_saved_weights(model: Any) -> dict[str, NamedVariable] | None:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from jax2tf_bridge._utils import did_you_mean, progress_bar
 from jax2tf_bridge.errors import Argument, Message, SavingError, ShapeError
+from jax2tf_bridge.portable import Aval
 from jax2tf_bridge.saving.buckets import (
     BUCKETS,
     Bucketing,
@@ -21,7 +22,6 @@ from jax2tf_bridge.saving.buckets import (
     check_buckets,
     check_inputs,
     check_rows,
-    check_unchecked,
     check_variables,
     choose_buckets,
     choose_tolerance,
@@ -118,12 +118,12 @@ def add_buckets(
 
 
 def check_bucket_options(signatures: Sequence[SignatureInputs], options: BucketOptions) -> None:
-    """Checks options for buckets: their inputs and variables exist, and no option lacks buckets.
+    """Checks options for buckets: they fit the inputs, and no option lacks buckets.
 
     While AUTO has not found the variables, options that name variables are not checked.
 
     Raises:
-      ShapeError, SavingError: an option is wrong; the message suggests what was probably meant.
+      ShapeError, DTypeError, SavingError: an option is wrong; the message suggests a correction.
     """
     are_decided = all(each.is_decided for each in signatures)
     common = _get_common_buckets(signatures, options)
@@ -134,13 +134,15 @@ def check_bucket_options(signatures: Sequence[SignatureInputs], options: BucketO
             for name, aval in each.inputs.items()
         }
         check_variables("save", common, inputs)
-    names = [_check_signature(each, common) for each in signatures]
+    names = [_check_signature(each, common, options.oversize) for each in signatures]
     if are_decided:
         _check_oversize(options.oversize, list(itertools.chain(*names)))
 
 
 def _check_signature(
-    inputs: SignatureInputs, common: Mapping[str, Sequence[int]] | None
+    inputs: SignatureInputs,
+    common: Mapping[str, Sequence[int]] | None,
+    oversize: Oversize | Mapping[str, Oversize] | None,
 ) -> list[str]:
     """Checks the options of a signature, and lists its variables with buckets."""
     name, padding = inputs.name, inputs.signature.padding
@@ -168,8 +170,7 @@ def _check_signature(
                     )
                 )
         return []
-    check_variables(name, buckets, inputs.inputs)
-    check_unchecked(name, padding.unchecked_padding, buckets)
+    _make_bucketing(inputs, {}, (), buckets, oversize)
     return list(buckets)
 
 
@@ -191,21 +192,35 @@ def _make_endpoint_bucketing(
     common: Mapping[str, Sequence[int]] | None,
     oversize: Oversize | Mapping[str, Oversize] | None,
 ) -> Bucketing | None:
-    buckets = _get_buckets(endpoint.signature_inputs(), common)
+    inputs, portable = endpoint.signature_inputs(), endpoint.portable
+    buckets = _get_buckets(inputs, common)
     if not buckets:
         return None
-    portable, padding = endpoint.portable, endpoint.signature.padding
+    constraints = (*portable.constraints, *portable.requirements)
+    outputs = avals_of(endpoint.function.results)
+    return _make_bucketing(inputs, outputs, constraints, buckets, oversize)
+
+
+def _make_bucketing(
+    inputs: SignatureInputs,
+    outputs: Mapping[str, Aval],
+    constraints: Iterable[str],
+    buckets: Mapping[str, Sequence[int]],
+    oversize: Oversize | Mapping[str, Oversize] | None,
+) -> Bucketing:
+    """Makes the buckets of a signature; before an export without outputs and constraints."""
+    padding = inputs.signature.padding
     return make_bucketing(
-        endpoint.name,
-        avals_of(endpoint.inputs),
-        avals_of(endpoint.function.results),
+        inputs.name,
+        inputs.inputs,
+        outputs,
         buckets,
         oversize=oversize,
         mask=padding.mask,
-        constraints=(*portable.constraints, *portable.requirements),
+        constraints=constraints,
         pad_values=padding.pad_values,
         unchecked=padding.unchecked_padding,
-        has_preprocess=endpoint.signature.processing.preprocess is not None,
+        has_preprocess=inputs.signature.processing.preprocess is not None,
     )
 
 

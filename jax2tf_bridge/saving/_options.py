@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 
 import tensorflow as tf
 
+from jax2tf_bridge._utils import as_integer
 from jax2tf_bridge.errors import Argument, Message, SavingError
 from jax2tf_bridge.saving._bucket_options import BucketOptions, check_bucket_options
 from jax2tf_bridge.saving._weight_signatures import WeightSignature, check_weight_signatures
 from jax2tf_bridge.saving.serving import Batching, check_batching, make_no_buckets_error
-from jax2tf_bridge.saving.signatures import check_preprocess
+from jax2tf_bridge.saving.signatures import check_processing
 from jax2tf_bridge.signatures import Signature, SignatureInputs
 
 
@@ -54,16 +55,15 @@ class SaveOptions:
         """Checks the options against the signatures' inputs, before exports that take minutes.
 
         Raises:
-          SavingError, ShapeError: an option names an unknown signature, input or dimension
-            variable, or contradicts another.
-          GradientError: `vjp_order` is negative.
+          SavingError, ShapeError, DTypeError: an option has a wrong value, names an unknown
+            signature, input or dimension variable, or contradicts another.
         """
         _check_vjp_order(self.vjp_order)
         check_batching(self.batching)
         check_signatures({each.name: each.signature for each in signatures})
         check_weight_signatures(self.weight_signatures, [each.name for each in signatures])
         for each in signatures:
-            check_preprocess(each.name, each.signature)
+            check_processing(each.name, each.signature)
             each.check_value_names()
         check_bucket_options(signatures, self.buckets)
         if self.batching is None or self.buckets.chosen:
@@ -115,7 +115,7 @@ def check_signatures(signatures: Mapping[str, Signature]) -> None:
 
 
 def _check_vjp_order(vjp_order: int | None) -> None:
-    if vjp_order is not None and (not isinstance(vjp_order, int) or vjp_order < 0):
+    if vjp_order is not None and ((number := as_integer(vjp_order)) is None or number < 0):
         raise SavingError(
             Message(Argument("vjp_order"), f" must be an integer, 0 or more. Got: {vjp_order!r}")
         )

@@ -350,7 +350,8 @@ def _to_tensor(value: Any) -> tf.Tensor:
     array = np.asarray(value)
     if array.dtype == tf.bfloat16.as_numpy_dtype:
         return tf.bitcast(_to_tensor(array.view(np.uint16)), tf.bfloat16)
-    if array.dtype.kind not in "iufc":
+    # DLPack has no floats of 8 bits, whose kind may be "f" as well.
+    if array.dtype.kind not in "iufc" or array.dtype.isbuiltin == 2:
         return tf.convert_to_tensor(array)
     return tf.experimental.dlpack.from_dlpack(_copy_aligned(array).__dlpack__())
 
@@ -373,7 +374,7 @@ def _find_learned_weights(sidecar: Sidecar) -> dict[str, VariableEntry]:
 
 
 def _restore_dtype(value: Any, variable: VariableEntry) -> Any:
-    """Returns a value of get_weights in the weight's dtype; LiteRT may have had it in another."""
+    """Converts a value of get_weights to the weight's dtype; LiteRT may hold it in another one."""
     array = np.asarray(value)
     if LITERT_VARIABLES.get(variable.dtype) != array.dtype.name:
         return array
@@ -385,10 +386,10 @@ def map_weights_by_name(folder: AnyPath, params: Any) -> dict[str, Any]:
 
     Args:
       folder: the folder of the SavedModel.
-      params: one of: weights as for `match_leaves`, in the structure that was saved or by paths,
-        where custom nodes of unregistered types are dicts and tuples; a mapping by these names,
-        like `params` of the loaded model; the results of the signature get_weights. In the last
-        case the other weights are None, which keeps their values.
+      params: weights as for `match_leaves`, in the structure that was saved or by paths, where
+        custom nodes of unregistered types are dicts and tuples; or a mapping by these names, like
+        `params` of the loaded model; or the results of the signature get_weights. The results lack
+        the other weights, which are None here and keep their values.
 
     Raises:
       FileFormatError: `save` has not written the model, or the model is damaged.

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import tensorflow as tf
 
 from jax2tf_bridge._utils import join_names, number_text
-from jax2tf_bridge.errors import Argument, Message
+from jax2tf_bridge.errors import Argument, Message, ShapeError
 from jax2tf_bridge.portable import Aval, find_prng_keys, prng_keys_text
 from jax2tf_bridge.publishing import NewVersion, describe_labels
-from jax2tf_bridge.saved_model import format_buckets, format_padding
+from jax2tf_bridge.saved_model import format_buckets, format_padding, read_saved_model
 from jax2tf_bridge.saving._weight_signatures import format_served_signature
 from jax2tf_bridge.saving.buckets import Bucketing
-from jax2tf_bridge.saving.serving import ServingInstructions
+from jax2tf_bridge.saving.serving import ServingInstructions, read_instructions
 from jax2tf_bridge.saving.signatures import Endpoint
+from jax2tf_bridge.serving_requests import read_example_requests
 from jax2tf_bridge.signatures import ServedArray, format_arrays
 from jax2tf_bridge.storage import AnyPath
 from shape_poly import is_symbolic_dim
@@ -114,13 +115,25 @@ class SavedModel:
     graph_bytes: int
     variable_bytes: int
     notes: tuple[str, ...] = ()
-    serving_from: Callable[[AnyPath], ServingInstructions] = field(kw_only=True, repr=False)
-    """Returns instructions for a path to which it was moved or copied."""
 
     @property
     def serving(self) -> ServingInstructions:
-        """Instructions for TensorFlow Serving; print them."""
+        """Instructions for TensorFlow Serving; print them. They are read from the files."""
         return self.serving_from(self.path)
+
+    def serving_from(self, path: AnyPath) -> ServingInstructions:
+        """Returns instructions for a path to which it was moved or copied.
+
+        Raises:
+          FileNotFoundError: there is no SavedModel at the path.
+        """
+        instructions = read_instructions(read_saved_model(path))
+        try:
+            requests = read_example_requests(path)
+        except ShapeError:  # no sizes were found for unusual constraints
+            return instructions
+        ordered = {name: requests[name] for name in self.signatures if name in requests}
+        return replace(instructions, requests=ordered)
 
     def __str__(self) -> str:
         lines = [f"{self.path}"]

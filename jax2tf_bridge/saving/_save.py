@@ -59,7 +59,6 @@ from jax2tf_bridge.saving.serving import (
     join_requests,
     make_warm_up_requests,
     precompile,
-    write_instructions,
     write_warm_up,
 )
 from jax2tf_bridge.saving.signatures import (
@@ -203,8 +202,7 @@ def _make_model(signatures: Mapping[str, Signature], params: Any, options: SaveO
 def _describe_model(
     model: _Model, path: AnyPath, sides: Mapping[str, Sides], graph_bytes: int, variable_bytes: int
 ) -> SavedModel:
-    # The report must not hold the user's arrays, so it refers to parts of the model only.
-    options, endpoints, requests = model.options, model.endpoints, model.requests
+    options, endpoints = model.options, model.endpoints
     joins_requests = options.batching is not None
     trainable = tuple(w.name for w in model.weights if w.variable.trainable)
     notes = iterate_notes(endpoints, trainable, is_chosen=options.trainable is not True)
@@ -222,14 +220,6 @@ def _describe_model(
         graph_bytes,
         variable_bytes,
         (*notes, *model.request_notes),
-        serving_from=lambda place: write_instructions(
-            place,
-            endpoints,
-            sides,
-            requests,
-            has_programs=options.precompile,
-            joins_requests=joins_requests,
-        ),
     )
 
 

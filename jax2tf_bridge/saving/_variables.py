@@ -57,7 +57,7 @@ LITERT_VARIABLES = {
     "float16": "float32",
     "bfloat16": "float32",
 }
-"""Maps dtypes that LiteRT has no variables of to the dtypes of variables in their place."""
+"""Maps each dtype that variables cannot have in LiteRT to the dtype that they have instead."""
 
 
 @dataclass(frozen=True)
@@ -327,13 +327,13 @@ _CHECKPOINT, _UUID = 5, 7
 
 
 def hold_values(variables: Sequence[SavedVariable]) -> None:
-    """Assigns their values to variables that have none, so that functions can read them."""
+    """Initializes the variables that have no value yet, so that functions can read them."""
     for each in _iterate_uninitialized(variables):
         each.variable.assign(each.leaf.array())
 
 
 def write_values(folder: Path, variables: Sequence[SavedVariable]) -> None:
-    """Writes the values of variables that have none into a SavedModel that TensorFlow wrote.
+    """Writes the values of uninitialized variables into a SavedModel that TensorFlow wrote.
 
     Raises:
       SavingError: TensorFlow lists a variable under another key, or an array changed its size.

@@ -8,9 +8,6 @@ from jax2tf_bridge.serving_requests._example_request import REST_DTYPES as REST_
 from jax2tf_bridge.serving_requests._example_request import REST_PORT as REST_PORT
 from jax2tf_bridge.serving_requests._example_request import ExampleInput as ExampleInput
 from jax2tf_bridge.serving_requests._example_request import ExampleRequest as ExampleRequest
-from jax2tf_bridge.serving_requests._example_request import SignatureInput as SignatureInput
-from jax2tf_bridge.serving_requests._example_request import choose_inputs as choose_inputs
-from jax2tf_bridge.serving_requests._example_request import has_values as has_values
 from jax2tf_bridge.serving_requests._read_requests import ServedName as ServedName
 from jax2tf_bridge.serving_requests._read_requests import find_served_name as find_served_name
 from jax2tf_bridge.serving_requests._read_requests import (

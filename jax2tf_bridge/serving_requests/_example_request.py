@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cmath
 import json
 import math
 import shlex
@@ -173,23 +174,25 @@ class ExampleRequest:
         if self.rest_problem:
             raise BridgeError(self.rest_problem)
         inputs = ", ".join(
-            f"{_dump(n)}: {_write_lists(array, _to_json)}" for n, array in self.inputs.items()
+            f"{_write_python(n)}: {_write_lists(a, _to_json)}" for n, a in self.inputs.items()
         )
-        names = "".join(f"{_dump(k)}: {_dump(v)}, " for k, v in self._signature_name().items())
+        names = "".join(
+            f"{_write_python(k)}: {_write_python(v)}, " for k, v in self._signature_name().items()
+        )
         code = f'import json; print(json.dumps({{{names}"inputs": {{{inputs}}}}}))'
         return f"python3 -c {shlex.quote(code)} | curl {url} -d @-"
 
     def python(self) -> str:
         """Returns a program in Python that sends the request over gRPC."""
-        fields = [f"request.model_spec.name = {_dump(self.model)}"]
+        fields = [f"request.model_spec.name = {_write_python(self.model)}"]
         if self.label:
-            fields.append(f"request.model_spec.version_label = {_dump(self.label)}")
+            fields.append(f"request.model_spec.version_label = {_write_python(self.label)}")
         if self.signature != SERVING_DEFAULT:
-            fields.append(f"request.model_spec.signature_name = {_dump(self.signature)}")
+            fields.append(f"request.model_spec.signature_name = {_write_python(self.signature)}")
         for name, array in self.inputs.items():
             if array.is_optional:
                 fields.append(f"# {name} has a default, and may be left out.")
-            fields.append(f"request.inputs[{_dump(name)}].CopyFrom({_write_tensor(array)})")
+            fields.append(f"request.inputs[{_write_python(name)}].CopyFrom({_write_tensor(array)})")
         return _PYTHON.format(fields="\n".join(fields), port=GRPC_PORT)
 
     def _signature_name(self) -> dict[str, str]:
@@ -233,10 +236,7 @@ def _to_json(value: Scalar) -> Any:
 
 
 def _dump(value: Any) -> str:
-    """Writes JSON in which only letters that a terminal would not show are escaped.
-
-    A text is written as Python does, in double quotes.
-    """
+    """Writes JSON that a terminal can show."""
     text = json.dumps(value, ensure_ascii=False)
     return text if text.isprintable() else json.dumps(value)
 
@@ -245,11 +245,13 @@ def _write_python(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_write_python, value))}]"
     if isinstance(value, bytes) and (text := _decode(value)) is not None:
-        return _dump(text)
+        value = text
     if isinstance(value, str):
-        return _dump(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return f'float("{value}")'
+        # JSON would escape letters beyond U+FFFF in two parts, which Python does not join.
+        text = json.dumps(value, ensure_ascii=False)
+        return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    if isinstance(value, (float, complex)) and not cmath.isfinite(value):
+        return f'{type(value).__name__}("{value}")'
     return repr(value)
 
 
@@ -265,12 +267,11 @@ def _write_lists(array: ExampleInput, convert: Callable[[Scalar], Any]) -> str:
 def _write_tensor(array: ExampleInput) -> str:
     if len(array.values) == 1 and array.size:
         shape = f", {array.shape}" if array.shape else ""
-        return (
-            f"tf.make_tensor_proto({_write_python(array.values[0])}, {_dump(array.dtype)}{shape})"
-        )
-    values = _write_python(array.as_lists(lambda value: value) if array.size else [])
-    shape = "" if array.size else f", {array.shape}"
-    return f"tf.make_tensor_proto({values}, {_dump(array.dtype)}{shape})"
+        values = _write_python(array.values[0])
+    else:
+        shape = "" if array.size else f", {array.shape}"
+        values = _write_python(array.as_lists(lambda value: value) if array.size else [])
+    return f'tf.make_tensor_proto({values}, "{array.dtype}"{shape})'
 
 
 @dataclass(frozen=True, eq=False)

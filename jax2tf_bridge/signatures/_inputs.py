@@ -158,7 +158,9 @@ def list_examples(name: str, signature: Signature) -> list[Mapping[str, Any]]:
       SavingError: they are not mappings.
     """
     value: Any = signature.example
-    examples = list(value) if isinstance(value, (list, tuple)) else [value] if value else []
+    if value is None or (isinstance(value, Mapping) and not value):
+        return []
+    examples = list(value) if isinstance(value, (list, tuple)) else [value]
     for example in examples:
         if not isinstance(example, Mapping):
             raise SavingError(
@@ -203,9 +205,9 @@ _OPEN_SIZE = 2
 
 
 def _make_array(value: Any, served: ServedArray, rng: np.random.Generator) -> np.ndarray:
-    """Casts a value of the input's kind and rank to its dtype; makes an array in place of others.
+    """Casts a value to the input's dtype if it has the input's kind and rank; else makes an array.
 
-    The array has zeros for integers and bools, and random numbers for floats.
+    The array has zeros for integers and bools, and random numbers for other kinds.
     """
     row = find_dtype(served.dtype)
     dtype = np.dtype(object if row is None else row.numpy())
@@ -351,9 +353,10 @@ def name_ports(
         renames = dict(zip(names, renames, strict=True))
     for old, new in renames.items():
         if old not in names and old not in paths:
+            near = did_you_mean(str(old), [*names, *paths]) or "."
             raise SavingError(
-                f"{argument} {where} renames {old!r}, which is not an {kind}"
-                f"{did_you_mean(old, [*names, *paths]) or '.'} The {kind}s: {', '.join(names)}."
+                f"{argument} {where} renames {old!r}, which is not an {kind}{near} The {kind}s: "
+                f"{', '.join(names)}."
             )
         is_identifier = isinstance(new, str) and new.isascii() and new.isidentifier()
         if not is_identifier or not _can_be_keyword(new):

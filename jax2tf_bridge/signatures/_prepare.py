@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jax2tf_bridge._utils import join_names
 from jax2tf_bridge.errors import Argument, BridgeError, Message, SavingError
-from jax2tf_bridge.portable import AUTO, PortableFunction, apply_target, unwrap_portable
+from jax2tf_bridge.portable import PortableFunction, apply_target, unwrap_portable
 from jax2tf_bridge.serialization import read_function
 from jax2tf_bridge.signatures._inputs import SignatureInputs
 from jax2tf_bridge.signatures._params import PathWeights
@@ -305,10 +305,10 @@ _EXPORT_OPTIONS = (
 
 
 def _refuse_export_options(name: str, signature: Signature) -> None:
-    default = Signature(None)
     for option in _EXPORT_OPTIONS:
         value = getattr(signature, option)
-        if value != getattr(default, option) and (value or value is AUTO):
+        is_empty = isinstance(value, (str, list, tuple, Mapping)) and not value
+        if value is not None and not is_empty:
             raise SavingError(
                 f"The signature {name} has {option}, but its function was already exported, with "
                 f"arguments and options of its own. Leave {option} out."
@@ -317,13 +317,15 @@ def _refuse_export_options(name: str, signature: Signature) -> None:
 
 def _complete_shapes(signature: Signature, *, takes: bool) -> Any:
     """Returns polymorphic_shapes for all arguments, with None for the weights."""
+    from jax2tf_bridge.from_jax.shapes import is_entry
+
     shapes = signature.polymorphic_shapes
     if not takes or shapes is None:
         return shapes
-    if isinstance(shapes, str) or shapes is AUTO:
+    if is_entry(shapes):
         return [None, *([shapes] * len(signature.args))]
-    if isinstance(shapes, Mapping):
-        return shapes
+    if not isinstance(shapes, (list, tuple)):
+        return shapes  # a mapping by argument; or a value that the export refuses
     if len(shapes) == len(signature.args) + 1 and shapes[0] is None:
         return shapes  # it has an entry for the weights, as in convert
     return [None, *shapes]

@@ -21,6 +21,7 @@ from jax2tf_bridge.storage._files import whole_directory as whole_directory
 from jax2tf_bridge.storage._paths import AnyPath as AnyPath
 from jax2tf_bridge.storage._paths import StoragePath as StoragePath
 from jax2tf_bridge.storage._paths import as_path as as_path
+from jax2tf_bridge.storage._paths import wait_until as wait_until
 from jax2tf_bridge.storage._paths import walk_files as walk_files
 from jax2tf_bridge.storage._staging import lock_folder as lock_folder
 from jax2tf_bridge.storage._staging import remove_at_once as remove_at_once
@@ -31,3 +32,4 @@ from jax2tf_bridge.storage._uploads import clear_dead_claims as clear_dead_claim
 from jax2tf_bridge.storage._uploads import remove_visible as remove_visible
 from jax2tf_bridge.storage._uploads import stage_upload as stage_upload
 from jax2tf_bridge.storage._uploads import upload as upload
+from jax2tf_bridge.storage._uploads import write_marker as write_marker

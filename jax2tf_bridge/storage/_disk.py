@@ -75,10 +75,10 @@ def _sync(path: str | os.PathLike[str]) -> None:
 def name_full_disk(
     folder: Path, needed: int | None = None, partial: Path | None = None
 ) -> Iterator[None]:
-    """Makes errors of a full disk name a folder, unless they name a path elsewhere.
+    """Converts errors of a full disk to errors that name the folder, unless they name other paths.
 
-    The folder is the one for temporary files if the error names no path, and that folder's disk has
-    less room than the disk of `folder`.
+    If an error has no path, and the folder for temporary files is on another disk with less room,
+    the new error names that folder.
 
     Args:
       folder: the folder that the block writes to.

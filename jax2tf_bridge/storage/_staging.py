@@ -26,6 +26,7 @@ from pathlib import Path
 
 from jax2tf_bridge.errors import make_path_error
 from jax2tf_bridge.storage._disk import find_existing_parent, name_full_disk, sync_folder
+from jax2tf_bridge.storage._paths import AnyPath, StoragePath
 
 if sys.platform != "win32":
     import fcntl
@@ -155,19 +156,23 @@ def is_unlocked(place: Path) -> bool:
         os.close(handle)
 
 
-@contextlib.contextmanager
-def lock_folder(folder: Path, seconds: float) -> Iterator[None]:
-    """Locks a folder, after waiting for at most this many seconds.
+# Holders rename or write a small file, which takes milliseconds, unless they are stopped.
+_LOCK_SECONDS = 10.0
 
-    The block also runs without the lock, after the wait or if locks are not supported, so it must
+
+@contextlib.contextmanager
+def lock_folder(folder: AnyPath) -> Iterator[None]:
+    """Locks a folder on disk, after waiting for at most ten seconds.
+
+    The block also runs without the lock, after the wait or if the storage has no locks, so it must
     be safe then.
     """
-    if sys.platform == "win32":
+    if sys.platform == "win32" or isinstance(folder, StoragePath):
         yield
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + _LOCK_SECONDS
         while _lock(handle) is False and time.monotonic() < deadline:
             time.sleep(0.005)
         yield

@@ -86,17 +86,17 @@ def make_claim(directory: StoragePath, kind: str, place: Path) -> Claim:
     owner = f"{identify_machine()}-{now:08x}-{place.name.lstrip('.')}-{secrets.token_hex(4)}"
     file = directory.with_name(f".{directory.name}.{kind}-{owner}")
     try:
-        _write_marker(file)
+        write_marker(file)
     except OSError as e:
         e.filename = str(directory)
         raise
     return Claim(file, directory.name, kind, identify_machine(), now, place.name)
 
 
-def _write_marker(file: StoragePath) -> int:
-    """Writes a file whose name is its only information, and returns its size in bytes."""
+def write_marker(file: StoragePath) -> None:
+    """Writes a file whose name is its only information."""
     with file.open("wb") as marker:
-        return marker.write(b"-\n")  # some storage drops empty files
+        marker.write(b"-\n")  # some storage drops empty files
 
 
 def _iter_claims(folder: StoragePath, names: list[str]) -> Iterator[Claim]:
@@ -186,7 +186,7 @@ def check_free_upload(path: StoragePath, *, overwrite: bool) -> None:
 
 
 def upload(
-    source: Path, claim: Claim, last: str, *, record: StoragePath | None = None
+    source: Path, claim: Claim, last: str, *, prepare: Callable[[], None] = lambda: None
 ) -> list[str]:
     """Uploads a local directory to its claimed path, and removes the claim.
 
@@ -194,7 +194,7 @@ def upload(
       source: the local directory.
       claim: the claim on the final path.
       last: the file that makes the directory visible.
-      record: a file that is written first, and that stays if the directory is removed.
+      prepare: called before the first file is written; if it raises, nothing is uploaded.
 
     Returns:
       Notes about problems after the directory became visible.
@@ -209,9 +209,7 @@ def upload(
         if not (source / last).is_file():
             text = f"is not written: readers look for its {last}, which the writer did not make"
             raise make_path_error(errno.ENOENT, text, target)
-        if record is not None:
-            size = _write_marker(record)
-            wait_until(lambda: record.has_size(size), record)
+        prepare()
         _upload_files(source, target, claim, last)
     except BaseException as error:
         if _is_uploaded(target / last, source / last):

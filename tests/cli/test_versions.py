@@ -76,12 +76,12 @@ def test_wrong_versions_and_labels(run: Run, tmp_path: Path) -> None:
     assert run("rollback", "dense", "--to", "9").error == ("dense has no version 9. It has: 1, 2.")
     assert run("promote", "dense").error == (
         "dense has no version with the label 'canary'. It has no labels: publish a version with "
-        "--label."
+        "--label canary."
     )
     run("rollback", "dense")
     assert run("rollback", "dense").error == (
-        "dense has no version before 1, to which a rollback could go back. Name a newer one by "
-        "--to."
+        "dense has no version before 1 to go back to. To publish a newer one again, pass its "
+        "number: --to 2."
     )
     missing = run("rollback", "none")
     assert (missing.code, missing.error) == (2, "none has no version to go back to")

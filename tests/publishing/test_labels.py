@@ -125,7 +125,7 @@ def test_promote_what_is_not_there(tmp_path: Path) -> None:
         promote(root)
     assert str(error.value) == (
         f"{root} has no version with the label 'canary'. It has no labels: publish a version with "
-        "label."
+        "label='canary'."
     )
     with pytest.raises(SavingError, match=r"dense has no version 7\. It has: 1\."):
         promote(root, 7)
@@ -299,6 +299,18 @@ def test_labels_fit_the_layout_of_the_file(tmp_path: Path, text: str, expected: 
     assert (tmp_path / MODEL_CONFIG).read_text() == expected.replace("ROOT", str(root))
 
 
+def test_a_comment_ends_where_it_did(tmp_path: Path) -> None:
+    root = tmp_path / "dense"
+    start = 'model_config_list {\n  config {\n    name: "dense"  # ours\n'
+    labels = 'version_labels { key: "old" value: 1 } version_labels { key: "new" value: 2 }'
+    rest = 'base_path: "/a" model_version_policy { all {} }\n'
+    (tmp_path / MODEL_CONFIG).write_text(f"{start}    {labels} {rest}  }}\n}}\n")
+    update_labels(root, lambda _: {"stable": 1})
+    assert (tmp_path / MODEL_CONFIG).read_text() == (
+        f'{start}    {rest}    version_labels {{ key: "stable" value: 1 }}\n  }}\n}}\n'
+    )
+
+
 def test_bytes_that_are_not_utf8_stay(tmp_path: Path) -> None:
     root = tmp_path / "dense"
     comment = "# f\xfcr den Server\n".encode("latin-1")
@@ -355,7 +367,7 @@ def test_labels_that_the_server_would_not_load(tmp_path: Path) -> None:
         file.write_text(f"model_config_list {{ config {{ {entry} }} }}")
         for number in (1, 2, 3):
             if number in unloaded:
-                with pytest.raises(SavingError, match=f"does not load version {number}, so it"):
+                with pytest.raises(SavingError, match=f"leaves out version {number}, so the"):
                     promote(root, number)
             else:
                 assert promote(root, number) == {"stable": number}
@@ -364,8 +376,10 @@ def test_labels_that_the_server_would_not_load(tmp_path: Path) -> None:
         "model_version_policy { specific { versions: 3 } } } }"
     )
     (note,) = publish_version(root, write, label="canary").notes
-    assert note.startswith(f"{file} has a model_version_policy with which the server does not load")
-    assert "version 4, so it refuses the labels: write model_version_policy { all {} }" in note
+    assert note == (
+        f"{file} has a model_version_policy that leaves out version 4, so the server refuses the "
+        "labels: write model_version_policy { all {} } for dense"
+    )
 
 
 @pytest.mark.parametrize("policy", ["specific { versions: 1.5 }", "latest { num_versions: 1.5 }"])

@@ -264,6 +264,14 @@ def test_trees_of_variables() -> None:
     assert float(shared) == 3
 
 
+def test_a_variable_of_any_rank() -> None:
+    variable = tf.Variable(0.0, shape=tf.TensorShape(None))
+    assign_weights({"w": variable}, {"w": np.ones((2, 3), np.float32)})
+    assert variable.numpy().shape == (2, 3)
+    with pytest.raises(StructureError, match=r"w \(float32\[\.\.\.\]\) is missing"):
+        assign_weights({"w": variable}, {})
+
+
 def test_what_two_variables_are_called_is_nobodys() -> None:
     one, other = tf.Variable(0.0, name="w"), tf.Variable(0.0, name="w")
     with pytest.raises(StructureError, match="w is not expected"):
@@ -321,6 +329,8 @@ def test_rename_is_a_mapping_or_a_function() -> None:
     assert str(caught.value) == (
         "rename must be a mapping from paths to names, or a function of a path. Got: 'w'."
     )
+    with pytest.raises(StructureError, match=r"^rename gives v the name 1, which is no text\.$"):
+        assign_weights(model, {"v": np.float32(2)}, rename={"v": 1})  # type: ignore[dict-item]
 
 
 def test_one_array_after_the_other_is_converted(tmp_path: Path) -> None:

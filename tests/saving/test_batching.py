@@ -253,7 +253,7 @@ def test_what_is_said_of_the_model(tmp_path: Path) -> None:
         DENSE,
         params=W,
         buckets={"b": [1, 4]},
-        batching=Batching(2, 500, 64),
+        batching=Batching(np.int64(2), 500, 64),  # type: ignore[arg-type]
         target=Target.widest(xla=False),
     )
     assert "    buckets b 1, 4; joins concurrent requests\n" in str(saved)

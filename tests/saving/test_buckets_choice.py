@@ -6,6 +6,7 @@ import itertools
 import random
 import re
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -74,6 +75,11 @@ def test_many_sizes_take_no_time() -> None:
         ([3, 1.5], 8, "1.5 is not a size: expected an integer"),
         ([True], 8, "True is not a size: expected an integer"),
         ([2**31], 8, "2147483648 is not a size: sizes are below 2147483648"),
+        (
+            Counter([8, 8]),
+            8,
+            "The expected sizes must be integers in a list, as [1, 8, 32]. Got: Counter({8: 2}).",
+        ),
         ([3], 0, "at_most=0: expected an integer, 1 or more"),
         ([3], 2.0, "at_most=2.0: expected an integer, 1 or more"),
     ],

@@ -147,7 +147,7 @@ def test_dimensions_that_are_expressions() -> None:
             np.testing.assert_array_equal(results["c"], x.reshape(-1, 2) * 3)
 
 
-@pytest.mark.parametrize("oversize", ["split", "as is"])
+@pytest.mark.parametrize("oversize", ["split", pytest.param("as is", marks=pytest.mark.slow)])
 def test_two_variables_and_results_in_which_they_stand_elsewhere(oversize: Any) -> None:
     def f(x: Any, y: Any, scale: Any) -> Any:
         return {"t": jnp.transpose(x, (1, 2, 0)) * scale, "y": y + 1, "s": scale * 2}

@@ -115,14 +115,14 @@ def test_gradients_with_buckets_in_a_function_of_tensorflow(
     oversize: Any, order: int, tmp_path: Path
 ) -> None:
     w = np.linspace(-1, 1, 6).astype(np.float32).reshape(3, 2)
-    requests = [np.random.default_rng(n).standard_normal((n, 3), np.float32) for n in (3, 4, 9)]
+    requests = [np.random.default_rng(n).standard_normal((n, 3), np.float32) for n in (3, 9)]
 
     def f(w: Any, x: Any) -> Any:
         y = jnp.tanh(x @ w)
         return y, (y**2).T
 
     signature = Signature(f, args=[requests[0]], polymorphic_shapes="(b, 3)")
-    buckets = {"b": [2, 4]}
+    buckets = {"b": [4]}
     save(tmp_path / "m", signature, params=w, buckets=buckets, oversize=oversize, vjp_order=order)
     given = json.dumps([x.tolist() for x in requests])
     answers, log = json.loads(

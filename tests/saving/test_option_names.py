@@ -6,12 +6,14 @@ import os
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import AUTO, Padding, Signature, export, save
-from jax2tf_bridge.errors import SavingError, ShapeError
+from jax2tf_bridge.errors import DTypeError, SavingError, ShapeError
 from tests.saving.flat_signatures import flat_signature
 
 IDS = np.ones((2, 5), np.int32)
@@ -120,6 +122,27 @@ def preprocessed(**options: Any) -> Signature:
             {},
             "serving_default: buckets=8: expected a mapping, as {'b': [1, 8, 32]}. To have "
             "buckets chosen, pass save(..., expected_sizes=[...]), the sizes of requests.",
+        ),
+        (
+            text(pad_values={"ids": 1.5}),
+            BUCKETS,
+            "serving_default: pad_values={'ids': 1.5}: expected one number that int32 holds.",
+        ),
+        (
+            text(),
+            {**BUCKETS, "oversize": "spilt"},
+            "serving_default: oversize='spilt': expected 'split' or 'as is': did you mean 'split'?",
+        ),
+        (
+            text(),
+            {"buckets": {"b": [4, 1], "n": [8]}},
+            "serving_default: buckets={'b': [4, 1]}: buckets must increase, and 1 follows 4. Write "
+            "buckets={'b': (1, 4)}.",
+        ),
+        (
+            text(),
+            {"buckets": {"b": np.array(4)}},
+            "serving_default: buckets={'b': array(4)}: expected a sequence of sizes, as (1, 8, 32)",
         ),
         (
             text(unchecked_padding=["nn"]),
@@ -239,7 +262,7 @@ def preprocessed(**options: Any) -> Signature:
 def test_names_are_checked_before_anything_is_traced(
     signature: Signature, options: Any, message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises((SavingError, ShapeError)) as caught:
+    with pytest.raises((SavingError, ShapeError, DTypeError)) as caught:
         save(tmp_path / "m", signature, params=np.ones(3, np.float32), **options)
     assert str(caught.value) == message
     assert os.listdir(tmp_path) == []
@@ -300,7 +323,9 @@ def test_buckets_are_chosen_once_and_from_an_iterator(tmp_path: Path) -> None:
     [
         ("default of", [300], np.int8, "300, and int8 is from -128 to 127"),
         ("default of", np.array([-300]), np.int8, "-300, and int8 is from -128 to 127"),
+        ("default of", [8], jnp.int4, "8, and int4 is from -8 to 7"),
         ("example for", [-1], np.uint8, "-1, and uint8 is from 0 to 255"),
+        ("example for", [16], jnp.uint4, "16, and uint4 is from 0 to 15"),
         (
             "example for",
             np.array([3 * 10**9]),
@@ -320,3 +345,19 @@ def test_integers_beyond_their_dtype_are_not_wrapped_around(
         f"The {option} the input x of the signature serving_default holds {limits}. Give a number "
         "in this range, or export the function for a wider dtype."
     )
+
+
+def test_keys_are_passed_as_their_words(tmp_path: Path) -> None:
+    def draw(key: Any, x: Any) -> Any:
+        return x + jax.random.normal(key, x.shape)
+
+    key, x = jax.random.key(3), np.ones(2, np.float32)
+    values = {"key": key}
+    saved = save(
+        tmp_path / "m",
+        Signature(draw, [jax.random.key(0), x], defaults=values, example=values),
+        vjp_order=0,
+    )
+    assert saved.serving.requests["serving_default"].inputs["key"].values == (0, 3)
+    model = tf.saved_model.load(tmp_path / "m")
+    np.testing.assert_allclose(model.serving_default(None, x), draw(key, x), rtol=1e-6)

@@ -347,27 +347,28 @@ def trained(path: Path) -> tuple[Any, Any]:
     return model, expected
 
 
-@pytest.mark.parametrize("convert", [lambda params: params, dict])
-def test_weights_of_a_loaded_model_return_to_jax(tmp_path: Path, convert: Any) -> None:
+def test_weights_of_a_loaded_model_return_to_jax(tmp_path: Path) -> None:
     model, expected = trained(tmp_path)
-    write_weights(tmp_path / "w.msgpack", convert(model.params))
-    with open_weights(tmp_path / "w.msgpack") as weights:
-        assert sorted(weights) == sorted(flatten_state(to_state_dict(PARAMS)))
-    back = read_weights(tmp_path / "w.msgpack", target=PARAMS, strict=True)
-    jax.tree_util.tree_map(np.testing.assert_array_equal, back, expected)
-    assert back["layers"][0].bias.dtype == ml_dtypes.bfloat16
+    for params in (model.params, dict(model.params)):
+        write_weights(tmp_path / "w.msgpack", params)
+        with open_weights(tmp_path / "w.msgpack") as weights:
+            assert sorted(weights) == sorted(flatten_state(to_state_dict(PARAMS)))
+        back = read_weights(tmp_path / "w.msgpack", target=PARAMS, strict=True)
+        jax.tree_util.tree_map(np.testing.assert_array_equal, back, expected)
+        assert back["layers"][0].bias.dtype == ml_dtypes.bfloat16
 
 
-@pytest.mark.parametrize("form", ["params", "dict", "arrays", "file", "file of arrays"])
-def test_weights_of_a_loaded_model_are_published(tmp_path: Path, form: str) -> None:
+def test_weights_of_a_loaded_model_are_published(tmp_path: Path) -> None:
     model, expected = trained(tmp_path)
     arrays = {name: variable.numpy() for name, variable in model.params.items()}
-    file = tmp_path / "w.msgpack"
-    write_weights(file, arrays if form == "file of arrays" else model.params)
-    params = {"params": model.params, "dict": dict(model.params), "arrays": arrays}.get(form, file)
-    published = publish(tmp_path / "m", params=params)
-    served = tf.saved_model.load(published.path)
-    np.testing.assert_allclose(served.serving_default(X), net(expected, X), rtol=1e-6)
+    files = tmp_path / "w.msgpack", tmp_path / "arrays.msgpack"
+    for file, weights in zip(files, (model.params, arrays), strict=True):
+        write_weights(file, weights)
+    for params in (model.params, dict(model.params), arrays, *files):
+        publish(tmp_path / "m", params=PARAMS)
+        published = publish(tmp_path / "m", params=params)
+        served = tf.saved_model.load(published.path)
+        np.testing.assert_allclose(served.serving_default(X), net(expected, X), rtol=1e-6)
 
 
 def test_names_that_tensorflow_changed_are_published(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from jax2tf_bridge.errors import SavingError, UnsoundBucketsError
 from jax2tf_bridge.portable import is_accepted_as
 from jax2tf_bridge.saving import SavedModel
 from tests.saving.flat_signatures import flat_signature
-from tests.saving.recorded_instructions import assert_instructions_are_recorded
 from tests.saving.saved_functions import contents
 from tests.saving.text_classifier import PARAMS, scores_of, signature
 from tests.saving.warm_up_files import read_warm_up_requests
@@ -72,7 +71,6 @@ def test_examples_become_a_request_for_each_choice_of_buckets(saved: SavedModel)
 
 
 def test_requests_for_strings_are_joined_and_not_padded(saved: SavedModel) -> None:
-    assert_instructions_are_recorded(saved)
     batching = saved.serving.batching
     assert batching is not None
     assert batching.allowed_batch_sizes == (1, 4)
@@ -90,7 +88,6 @@ def test_a_preprocess_that_changes_only_sizes_is_recorded(tmp_path: Path) -> Non
     )
     saved = quickly(tmp_path / "m", signature)
     assert saved.serving.batching is None
-    assert_instructions_are_recorded(saved)
 
 
 def rows(**options: Any) -> Signature:
@@ -379,7 +376,6 @@ def test_requests_that_are_no_rows_stay_apart(tmp_path: Path) -> None:
         example={"text": "1 2 3"},
     )
     saved = quickly(tmp_path / "1", one, buckets={"b": [1, 8]})
-    assert_instructions_are_recorded(saved)
     assert saved.serving.batching is None
     assert "because of serving_default: text: string[] has no open rows." in str(saved.serving)
     assert "the buckets b = 8: no example" in saved.notes[0]

@@ -336,7 +336,7 @@ def test_many_threads_publish_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock: str
 ) -> None:
     if lock == "missing":
-        monkeypatch.setattr(_versions, "_LOCK_SECONDS", 0.0)
+        monkeypatch.setattr(_staging, "_LOCK_SECONDS", 0.0)
     with ThreadPoolExecutor(8) as pool:
         published = list(pool.map(lambda _: publish_version(tmp_path, write), range(40)))
     assert sorted(p.version for p in published) == list(range(1, 41))
@@ -346,9 +346,9 @@ def test_many_threads_publish_at_once(
 def test_lock_that_is_not_given_back_is_not_waited_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_versions, "_LOCK_SECONDS", 0.2)
+    monkeypatch.setattr(_staging, "_LOCK_SECONDS", 0.2)
     begin = time.monotonic()
-    with _staging.lock_folder(tmp_path, 0):
+    with _staging.lock_folder(tmp_path):
         assert publish_version(tmp_path, write).version == 1
     assert 0.2 <= time.monotonic() - begin < 5
 

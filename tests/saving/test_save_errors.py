@@ -22,6 +22,7 @@ from jax2tf_bridge.errors import (
     ShapeError,
     StructureError,
 )
+from jax2tf_bridge.portable import PolyShape
 
 # Private: its limit of 2 GB is lowered.
 from jax2tf_bridge.saving import _save
@@ -104,6 +105,10 @@ def test_weights_that_do_not_fit(params: Any, error: Any, message: str, tmp_path
             r"The inputs: x\.$",
         ),
         (
+            Signature(dense, args=[X], input_names={0: "z"}),  # type: ignore[dict-item]
+            r"^input_names of the signature serving_default renames 0, which is not an input\. ",
+        ),
+        (
             Signature(dense, args=[X], input_names={"x": "a/b"}),
             r"has the name 'a/b', which cannot be used",
         ),
@@ -136,8 +141,27 @@ def test_weights_that_do_not_fit(params: Any, error: Any, message: str, tmp_path
             r"str",
         ),
         (
+            Signature(
+                dense, args=[X], processing=Processing(postprocess=lambda output_0: {"y": object()})
+            ),
+            r"^postprocess of the signature serving_default returns a value that is no tensor: ",
+        ),
+        (
+            Signature(dense, args=[X], processing=Processing(resources=tf.Variable(0))),
+            r"^resources of the signature serving_default must be a list, as resources=\[table\]",
+        ),
+        (
             Signature(export(dense)(PARAMS, X), args=[X]),
             r"^The signature serving_default has args, but its function was already exported",
+        ),
+        (
+            Signature(export(dense)(PARAMS, X), args=X),  # type: ignore[arg-type]
+            r"^The signature serving_default has args, but its function was already exported",
+        ),
+        (
+            Signature(dense, args=[X], example=X),  # type: ignore[arg-type]
+            r"^example of the signature serving_default must be a mapping of values by input, or a "
+            r"list of such mappings\. Got: ndarray\.$",
         ),
     ],
 )
@@ -147,12 +171,22 @@ def test_signatures_that_make_no_sense(signatures: Any, message: str, tmp_path: 
     assert contents(tmp_path) == []
 
 
+def test_polymorphic_shapes_of_another_form(tmp_path: Path) -> None:
+    with pytest.raises(StructureError, match=r"^polymorphic_shapes of dense must be None, .*: 3$"):
+        save(tmp_path / "m", Signature(dense, args=[X], polymorphic_shapes=3), params=PARAMS)
+    with pytest.warns(DeprecationWarning, match="PolyShape"):
+        shape = PolyShape("b", ...)
+    signature = Signature(dense, args=[X], polymorphic_shapes=shape)
+    saved = save(tmp_path / "m", signature, params=PARAMS, vjp_order=0)
+    assert str(saved.signatures["serving_default"].inputs["x"]) == "float32[b,3]"
+
+
 def test_weights_without_a_function_for_them(tmp_path: Path) -> None:
     with pytest.raises(SavingError, match="has takes_params=True, but save got no params"):
         save(tmp_path / "m", Signature(export(dense)(PARAMS, X), takes_params=True))
     with pytest.raises(SavingError, match="has no positional argument to take them"):
         save(tmp_path / "m", export(lambda: jnp.ones(2))(), params=PARAMS)
-    for order in (-1, "2"):
+    for order in (-1, "2", True):
         with pytest.raises(SavingError, match=r"^vjp_order must be an integer, 0 or more\. Got: "):
             save(tmp_path / "m", DENSE, params=PARAMS, vjp_order=order)  # type: ignore[arg-type]
     with pytest.raises(SavingError, match=_NOTHING_TO_COMPILE):
@@ -267,7 +301,7 @@ def test_what_would_not_fit_into_a_graph_is_refused(
 
 def test_a_model_that_is_there_is_replaced_only_if_asked(tmp_path: Path) -> None:
     signature = Signature(lambda x: x + 1, args=[X])
-    save(tmp_path / "m", signature, vjp_order=0)
+    save(tmp_path / "m", signature, vjp_order=np.int64(0))  # type: ignore[arg-type]
     text = "already exists; overwrite=True replaces it"
     with pytest.raises(FileExistsError, match=text):
         save(tmp_path / "m", signature)

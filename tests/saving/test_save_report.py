@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import logging
 import logging.handlers
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,15 @@ def test_the_code_leaves_weights_closed(tmp_path: Path) -> None:
     assert saved.signatures["serving_default"].opened_by == code
     opened = export(product, polymorphic_shapes={"x": "(b, ...)"})
     assert str(opened(weights, np.ones((4, 3), np.float32)).in_avals[-1]) == "float32[b,3]"
+
+
+def test_the_report_holds_neither_weights_nor_graphs(tmp_path: Path) -> None:
+    report = save(tmp_path / "m", DENSE, params=PARAMS, vjp_order=0, buckets={"b": [4]})
+    assert pickle.loads(pickle.dumps(report)) == report
+    moved = (tmp_path / "m").rename(tmp_path / "moved")
+    assert str(moved) in str(report.serving_from(moved))
+    with pytest.raises(FileNotFoundError):
+        print(report.serving)
 
 
 class _Dropping(nnx.Module):

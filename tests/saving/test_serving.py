@@ -95,11 +95,11 @@ after writing to batching_parameters.txt
 
 - --grpc_max_threads is how many gRPC requests may run or wait at once; TensorFlow Serving refuses \
 more with "Server Threadpool Exhausted". By default it is 4 for each core.
-- --num_load_threads lets a rollback take effect at once where a version cannot be loaded; by \
-default TensorFlow Serving tries that version for five minutes, and no other.
-- --load_retry_interval_micros is the time between two of these tries, a minute by default. While \
-TensorFlow Serving tries a version that was removed as it began to load it, it loads no other, \
-whatever --num_load_threads is.
+- With --num_load_threads a rollback takes effect at once if a version cannot be loaded. By \
+default TensorFlow Serving tries that version for five minutes, and loads no other.
+- --load_retry_interval_micros is the time between two of these tries, a minute by default. If a \
+version is removed while TensorFlow Serving begins to load it, no other is loaded until these \
+tries end, whatever --num_load_threads is.
 - Without --xla_cpu_compilation_enabled=true every request on a CPU fails: TensorFlow Serving \
 compiles for CPUs only if it is told to.
 - With batching, a request of more than 32 rows is refused; without the last two options it is \
@@ -123,6 +123,12 @@ def test_the_command_line_survives_a_shell() -> None:
     )
     words = shlex.split(made.command_line().replace("\\\n", ""))
     assert words == ["TF_XLA_FLAGS=--a=/x y --b=true", *made.command]
+
+
+def test_a_folder_of_programs_with_a_space() -> None:
+    (flags,) = make_cache_environment(Path("/my models/m")).values()
+    assert flags.split(" --tf")[0] == '--tf_xla_persistent_cache_directory="/my models/m"'
+    assert '"' not in "".join(make_cache_environment(Path("/models/m")).values())
 
 
 def test_models_that_were_not_lowered_for_the_cpu() -> None:
@@ -301,7 +307,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[WarmUpR
         input_signature=[tf.TensorSpec((None, 28), tf.float32, name="x")],
         autograph=False,
     )
-    path = tmp_path_factory.mktemp("model")
+    path = tmp_path_factory.mktemp("a model")
     tf.saved_model.save(module, str(path), signatures={"f": module.f})
     return path, make_bucket_requests(buckets)
 

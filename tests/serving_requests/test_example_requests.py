@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import shlex
@@ -15,13 +16,13 @@ import numpy as np
 import pytest
 
 from jax2tf_bridge.errors import BridgeError
-from jax2tf_bridge.serving_requests import (
-    ExampleInput,
-    ExampleRequest,
+from jax2tf_bridge.serving_requests import ExampleInput, ExampleRequest, read_example_requests
+
+# Private: values of inputs that no saved model of the tests has.
+from jax2tf_bridge.serving_requests._example_request import (
     SignatureInput,
     choose_inputs,
     has_values,
-    read_example_requests,
 )
 
 MODELS = Path(__file__).parents[2] / "saved_models"
@@ -85,6 +86,15 @@ def test_texts_survive_the_shell() -> None:
     assert body_of(many)["inputs"]["text"] == [{"b64": "/yc="}] * 300
 
 
+def test_texts_survive_in_python() -> None:
+    text = "\U0001f469\u200d\U0001f52c \U000e0067"
+    made = request(text=of(np.full((300,), text.encode(), object), "string"))
+    assert body_of(made.curl())["inputs"]["text"] == [text] * 300
+    tree = ast.parse(made.python())
+    assert text in [each.value for each in ast.walk(tree) if isinstance(each, ast.Constant)]
+    assert made.python().replace("\n", "").isprintable()
+
+
 def test_numbers_that_are_not_finite() -> None:
     body = body_of(request(x=of([math.inf, -math.inf])).curl())
     assert body["inputs"]["x"] == [math.inf, -math.inf]
@@ -141,6 +151,7 @@ def test_the_program_in_python() -> None:
         x=of(np.ones((1, 4)), "bfloat16"),
         ids=of(np.array([[1, 2]], np.int32)),
         z=of(np.complex64(1j)),
+        nan=of(np.complex64(complex(math.nan, 1))),
         text=of(np.array([b"a'b", b"\xff"], object), "string"),
         none=of(np.ones((0, 3))),
         t=ExampleInput("float32", (), (math.nan,), is_optional=True),
@@ -153,6 +164,7 @@ request.model_spec.signature_name = "embed"
 request.inputs["x"].CopyFrom(tf.make_tensor_proto(1.0, "bfloat16", (1, 4)))
 request.inputs["ids"].CopyFrom(tf.make_tensor_proto([[1, 2]], "int32"))
 request.inputs["z"].CopyFrom(tf.make_tensor_proto(1j, "complex64"))
+request.inputs["nan"].CopyFrom(tf.make_tensor_proto(complex("(nan+1j)"), "complex64"))
 request.inputs["text"].CopyFrom(tf.make_tensor_proto(["a'b", b'\\xff'], "string"))
 request.inputs["none"].CopyFrom(tf.make_tensor_proto([], "float64", (0, 3)))
 # t has a default, and may be left out.

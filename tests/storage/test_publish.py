@@ -186,6 +186,17 @@ def test_many_threads_publish_at_once() -> None:
     check_clean(*numbers, max(numbers) + 1)
 
 
+def test_publisher_that_another_one_overtakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wait_for_the_other(record: StoragePath) -> None:
+        monkeypatch.setattr(_versions, "write_marker", _uploads.write_marker)
+        _uploads.write_marker(record)
+        assert publish_version(ROOT, write).version == 2  # removes the record of 1
+
+    monkeypatch.setattr(_versions, "write_marker", wait_for_the_other)
+    assert publish_version(ROOT, write).version == 1
+    check_clean(1, 2)
+
+
 def test_root_that_cannot_be_one() -> None:
     publish_version(ROOT, write)
     text = re.escape(f"{ROOT}/1 is a SavedModel, and not the folder of its versions: name {ROOT}")

@@ -5,7 +5,6 @@ from jax2tf_bridge.saving.buckets._buckets import Bucketing as Bucketing
 from jax2tf_bridge.saving.buckets._buckets import Oversize as Oversize
 from jax2tf_bridge.saving.buckets._buckets import check_buckets as check_buckets
 from jax2tf_bridge.saving.buckets._buckets import check_inputs as check_inputs
-from jax2tf_bridge.saving.buckets._buckets import check_unchecked as check_unchecked
 from jax2tf_bridge.saving.buckets._buckets import check_variables as check_variables
 from jax2tf_bridge.saving.buckets._buckets import format_values as format_values
 from jax2tf_bridge.saving.buckets._buckets import is_plain as is_plain

@@ -163,7 +163,7 @@ def make_bucketing(
         masks,
         SymbolicScope(constraints, check=False).constraints,
         pad_values,
-        check_unchecked(name, unchecked, sizes),
+        _check_unchecked(name, unchecked, sizes),
         has_preprocess=has_preprocess,
     )
     bucketing = replace(bucketing, oversize=_complete_oversize(bucketing, oversize))
@@ -185,7 +185,9 @@ def is_plain(dimension: Dim, variable: str) -> bool:
 
 def _validate_sizes(name: str, variable: str, values: Any) -> tuple[int, ...]:
     place = Message(f"{name}: ", Argument("buckets", {variable: values}))
-    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
+    # Iterators could be read only once, and for one signature.
+    is_other = isinstance(values, (str, bytes, Mapping, Iterator))
+    if is_other or not isinstance(values, Iterable) or getattr(values, "shape", None) == ():
         raise ShapeError(Message(place, ": expected a sequence of sizes, as (1, 8, 32)"))
     sizes = []
     for size in values:
@@ -208,14 +210,13 @@ def _validate_sizes(name: str, variable: str, values: Any) -> tuple[int, ...]:
 
 
 def _complete_oversize(bucketing: Bucketing, oversize: Any) -> dict[str, Oversize]:
-    name, sizes = bucketing.name, bucketing.sizes
-    if oversize is None:
-        oversize = {}
+    sizes, oversize = bucketing.sizes, {} if oversize is None else oversize
     by_variable = oversize if isinstance(oversize, Mapping) else dict.fromkeys(sizes, oversize)
     for kind in by_variable.values():
         if kind not in get_args(Oversize):
             near = did_you_mean(str(kind), get_args(Oversize), quoted=True)
-            raise ShapeError(f"{name}: oversize={kind!r}: expected 'split' or 'as is'{near}")
+            problem = f"oversize={kind!r}: expected 'split' or 'as is'{near}"
+            raise ShapeError(f"{bucketing.name}: {problem}")
     # Positions may depend on the whole sequence, so only the batch is cut by default.
     return {v: by_variable.get(v, "split" if v == bucketing.batch else "as is") for v in sizes}
 
@@ -443,7 +444,7 @@ def check_inputs(
         raise ShapeError(Message(f"{name}: ", place, f": there is no such input{near}"))
 
 
-def check_unchecked(
+def _check_unchecked(
     name: str, variables: Sequence[str], bucketed: Collection[str]
 ) -> tuple[str, ...]:
     """Lists the variables of unchecked_padding, each once.

@@ -44,7 +44,7 @@ bfloat16, which rounds by 0.8 percent, and GPUs multiply in TensorFloat-32.
 """
 
 WIDE_PROGRAM_TOLERANCE = {"float64": 1e-8, "float32": 1e-3}
-"""Tolerance for the same without narrow floats, on a CPU: some thousand roundings."""
+"""Tolerance for programs without narrow floats on a CPU: some thousand roundings."""
 
 _MAX_FLIPPED_FRACTION = 0.1
 """Maximum fraction of integers and bools that noise may change between programs, as in argmax.

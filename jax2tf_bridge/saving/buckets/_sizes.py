@@ -85,9 +85,9 @@ def choose_buckets(sizes: Iterable[SupportsIndex], *, at_most: int = 8) -> tuple
     >>> choose_buckets([1, 1, 1, 7, 8, 100], at_most=3)
     (1, 8, 100)
     """
-    if not isinstance(sizes, Iterable):
+    if isinstance(sizes, Mapping) or not isinstance(sizes, Iterable):  # such as a Counter
         raise ShapeError(
-            f"The expected sizes must be integers in a list, as [1, 8, 32]. Got: {sizes!r}."
+            f"The expected sizes must be integers in a list, as [1, 8, 32]. Got: {sizes!r:.200}."
         )
     if (as_integer(at_most) or 0) < 1:
         raise ShapeError(f"at_most={at_most!r}: expected an integer, 1 or more")
@@ -192,10 +192,10 @@ class TrialSizes:
         return smallest
 
     def iterate_larger_buckets(self) -> Iterator[tuple[dict[str, int], dict[str, int]]]:
-        """Yields combinations of buckets above the trial's; each bucket is in one of them.
+        """Yields combinations of buckets above the trial's; each larger bucket is in one of them.
 
-        Yields the smallest sizes of all variables that are padded to these buckets, and the sizes
-        of all variables with the buckets.
+        A combination is a pair of sizes of all variables: the smallest ones that are padded to
+        these buckets, and those at the buckets.
         """
         by_variable = self._bucketing.sizes
         for i in range(max(map(len, by_variable.values()))):

@@ -14,7 +14,6 @@ from jax2tf_bridge.saving.serving._instructions import ServedSignature as Served
 from jax2tf_bridge.saving.serving._instructions import ServingInstructions as ServingInstructions
 from jax2tf_bridge.saving.serving._instructions import read_instructions as read_instructions
 from jax2tf_bridge.saving.serving._instructions import read_signature as read_signature
-from jax2tf_bridge.saving.serving._instructions import write_instructions as write_instructions
 from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest as WarmUpRequest
 from jax2tf_bridge.saving.serving._warm_up import encode_predict_request as encode_predict_request
 from jax2tf_bridge.saving.serving._warm_up import encode_tensor as encode_tensor

@@ -59,7 +59,7 @@ class Batching:
 
     def numbers(self) -> dict[str, int]:
         """Returns the settings by name."""
-        return asdict(self)
+        return {name: int(number) for name, number in asdict(self).items()}
 
 
 CHANGES_WEIGHTS = "each request changes weights"

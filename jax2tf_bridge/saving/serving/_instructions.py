@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-import numpy as np
-
-from jax2tf_bridge.errors import BridgeError, ShapeError
+from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.portable import Aval, Port, PortableFunction, variables_in
 from jax2tf_bridge.publishing import (
     list_label_options,
@@ -26,6 +23,7 @@ from jax2tf_bridge.saved_model import (
     SignaturePort,
     read_sidecar,
 )
+from jax2tf_bridge.saving._weight_signatures import WEIGHT_SIGNATURES
 from jax2tf_bridge.saving.buckets import Bucketing
 from jax2tf_bridge.saving.serving._batching import (
     CHANGES_WEIGHTS,
@@ -33,19 +31,15 @@ from jax2tf_bridge.saving.serving._batching import (
     find_lengths,
     find_obstacle,
 )
-from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, make_cache_environment
-from jax2tf_bridge.saving.signatures import Endpoint
+from jax2tf_bridge.saving.serving._warm_up import make_cache_environment
 from jax2tf_bridge.serving_requests import (
     GRPC_PORT,
     REST_DTYPES,
     REST_PORT,
     ExampleRequest,
     ServedName,
-    SignatureInput,
-    choose_inputs,
     find_served_name,
     find_versions_folder,
-    has_values,
 )
 from jax2tf_bridge.signatures import ServedArray, Sides
 from jax2tf_bridge.storage import AnyPath, as_path
@@ -255,11 +249,11 @@ def make_serving_instructions(
         "--grpc_max_threads is how many gRPC requests may run or wait at once; TensorFlow Serving "
         'refuses more with "Server Threadpool Exhausted". By default it is '
         f"{_THREADS_PER_CORE} for each core.",
-        "--num_load_threads lets a rollback take effect at once where a version cannot be loaded; "
-        "by default TensorFlow Serving tries that version for five minutes, and no other.",
+        "With --num_load_threads a rollback takes effect at once if a version cannot be loaded. By "
+        "default TensorFlow Serving tries that version for five minutes, and loads no other.",
         "--load_retry_interval_micros is the time between two of these tries, a minute by "
-        "default. While TensorFlow Serving tries a version that was removed as it began to load "
-        "it, it loads no other, whatever --num_load_threads is.",
+        "default. If a version is removed while TensorFlow Serving begins to load it, no other is "
+        "loaded until these tries end, whatever --num_load_threads is.",
     ]
     if configured is not None:
         notes.append(
@@ -405,81 +399,10 @@ def _indent(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.splitlines())
 
 
-def write_instructions(
-    path: AnyPath,
-    endpoints: Sequence[Endpoint],
-    served: Mapping[str, Sides],
-    warm_up: Sequence[WarmUpRequest],
-    *,
-    has_programs: bool,
-    joins_requests: bool = False,
-) -> ServingInstructions:
-    """Writes instructions to serve the model at `path`.
-
-    Args:
-      path: the folder of the SavedModel.
-      endpoints: the signatures.
-      served: the inputs and outputs of each signature, with its preprocess and postprocess.
-      warm_up: the warm-up requests, whose values the example requests take.
-      has_programs: whether programs that XLA compiled are stored with the model.
-      joins_requests: whether the model joins requests itself.
-    """
-    # TensorFlow's own operations are not compiled.
-    platforms = {p for e in endpoints if e.portable.target.xla for p in e.portable.platforms}
-    signatures = [
-        ServedSignature(
-            e.name,
-            *served[e.name],
-            e.bucketing,
-            tuple(e.signature.defaults),
-            is_preprocessed=e.signature.processing.preprocess is not None,
-            is_postprocessed=e.signature.processing.postprocess is not None,
-            changes_weights=bool(e.function.updates),
-        )
-        for e in endpoints
-    ]
-    name = find_served_name(path)
-    instructions = _write_for_model(
-        path,
-        name,
-        signatures,
-        platforms,
-        has_programs=has_programs,
-        joins_requests=joins_requests,
-    )
-    requests = {}
-    for e in endpoints:
-        # Sizes that satisfy unusual constraints may not be found.
-        with contextlib.suppress(ShapeError):
-            requests[e.name] = _make_example_request(name, e, served[e.name], warm_up)
-    return replace(instructions, requests=requests)
-
-
-def _make_example_request(
-    served_name: ServedName, endpoint: Endpoint, served: Sides, warm_up: Iterable[WarmUpRequest]
-) -> ExampleRequest:
-    """Makes the same request as `read_example_requests` makes of the files."""
-    name, (arrays, outputs) = endpoint.name, served
-    defaults = {n: np.asarray(tensor.numpy()) for n, tensor in endpoint.defaults().items()}
-    pad_values = {} if endpoint.bucketing is None else endpoint.bucketing.pad_values
-    inputs = {
-        n: SignatureInput(array.dtype, array.shape, defaults.get(n), pad_values.get(n, 0))
-        for n, array in sorted(arrays.items())
-    }
-    examples = (r.inputs for r in warm_up if r.signature == name and has_values(r.inputs))
-    return ExampleRequest(
-        served_name.model,
-        name,
-        choose_inputs(name, inputs, endpoint.portable, next(examples, None)),
-        {n: array.dtype for n, array in sorted(outputs.items())},
-        served_name.label,
-    )
-
-
 def read_instructions(
     contents: SavedModelContents, *, with_config: bool = True
 ) -> ServingInstructions:
-    """Writes the instructions that `save` returned for a SavedModel, from its files.
+    """Writes instructions to serve a SavedModel, without example requests.
 
     A model of an older bridge does not record whether sequences may be padded with any values, and
     a model of another tool records nothing. Where this matters, their requests are not joined.
@@ -499,17 +422,21 @@ def read_instructions(
     if not entries:
         raise BridgeError(f"{path} has no signatures, so there is nothing to serve.")
     sidecar = read_sidecar(path)
-    signatures = [read_signature(entry, sidecar) for entry in entries]
+    stored = {} if sidecar is None else sidecar[0].signatures
+    # The reasons to keep requests for weights apart are those of the signatures that change them.
+    hidden = WEIGHT_SIGNATURES if any(each.updates for each in stored.values()) else ()
     numbers = {number for entry in entries for number in entry.modules}
     platforms = {p for m in contents.modules if m.number in numbers for p in m.platforms}
-    return _write_for_model(
-        path,
-        find_served_name(path) if with_config else ServedName(find_versions_folder(path).name),
-        signatures,
-        platforms,
-        has_programs=bool(list_program_names(path)),
-        joins_requests=sidecar is not None
-        and any(entry.batching is not None for entry in sidecar[0].signatures.values()),
+    cache = locate_served_cache(path.absolute())
+    name = find_served_name(path) if with_config else ServedName(find_versions_folder(path).name)
+    return make_serving_instructions(
+        find_versions_folder(path),  # TensorFlow Serving expects a folder of versions
+        name.model,
+        [read_signature(entry, sidecar) for entry in entries if entry.name not in hidden],
+        platforms=sorted(platforms),
+        environment=make_cache_environment(cache) if list_program_names(path) else None,
+        joins_requests=any(each.batching is not None for each in stored.values()),
+        configured=name.configured,
     )
 
 
@@ -573,26 +500,3 @@ def _have_types(ports: Iterable[SignaturePort], avals: Mapping[str, Aval]) -> bo
         name: (aval.op_dtype, tuple(None if is_symbolic_dim(d) else d for d in aval.op_shape))
         for name, aval in avals.items()
     }
-
-
-def _write_for_model(
-    path: AnyPath,
-    name: ServedName,
-    signatures: Sequence[ServedSignature],
-    platforms: Collection[str],
-    *,
-    has_programs: bool,
-    joins_requests: bool,
-) -> ServingInstructions:
-    # TensorFlow Serving expects a folder of versions.
-    return make_serving_instructions(
-        find_versions_folder(path),
-        name.model,
-        signatures,
-        platforms=sorted(platforms),
-        environment=make_cache_environment(locate_served_cache(path.absolute()))
-        if has_programs
-        else None,
-        joins_requests=joins_requests,
-        configured=name.configured,
-    )

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import subprocess
@@ -180,7 +181,10 @@ def make_cache_environment(cache: AnyPath) -> dict[str, str]:
 
 
 def _format_cache_flag(cache: AnyPath) -> str:
-    return f"--tf_xla_persistent_cache_directory={cache}"
+    path = str(cache)
+    # TensorFlow splits the flags at spaces, except within quotes.
+    value = json.dumps(path, ensure_ascii=False) if re.search(r"\s", path) else path
+    return f"--tf_xla_persistent_cache_directory={value}"
 
 
 def _make_environment(cache: Path) -> dict[str, str]:

@@ -47,7 +47,7 @@ def make_warm_up_requests(
     """Makes the requests that compile all needed programs, and notes on what they leave out.
 
     A signature with a preprocess, or with open sizes and no buckets, has requests from its
-    examples. TensorFlow's own operations of open sizes have small requests if there are none.
+    examples. Without examples, open sizes get small requests, unless XLA would compile for them.
 
     Raises:
       ShapeError: an example does not fit its input.
@@ -232,8 +232,8 @@ def _make_example_requests(endpoint: Endpoint, notes: list[str]) -> list[WarmUpR
     """Makes the requests for a signature with a preprocess.
 
     Without buckets each example is a request. With buckets there is a request for each combination
-    of buckets that an example reaches, either as it is or with its rows repeated or cut, if rows
-    of the example are rows of the function's arguments.
+    of buckets that an example reaches. If the rows of an example are rows of the function's
+    arguments, they are repeated or cut to reach more.
 
     Raises:
       SavingError: an example does not fit preprocess, preprocess fails on it, or the result does
@@ -435,7 +435,7 @@ def _iterate_example_code(endpoint: Endpoint) -> Iterator[str]:
 
 
 def _repeat_rows(probe: _Probe, example: _Tensors) -> Iterator[dict[str, tf.Tensor]]:
-    """Yields the example with the rows of each bucket, for variables that equal its row count."""
+    """Yields the example with as many rows as each bucket, for variables that count its rows."""
     bucketing, names = probe.endpoint.bucketing, _list_row_inputs(probe.endpoint)
     assert bucketing is not None
     counts = {int(example[name].shape[0]) for name in names}

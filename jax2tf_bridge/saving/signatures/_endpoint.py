@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge._dtypes import KEYS, is_integer
+from jax2tf_bridge._dtypes import KEYS, find_dtype
 from jax2tf_bridge._utils import array_type_text
 from jax2tf_bridge.errors import BridgeError, SavingError
 from jax2tf_bridge.portable import (
@@ -32,6 +32,7 @@ from jax2tf_bridge.signatures import (
     Signature,
     SignatureInputs,
     as_op_aval,
+    keys_as_words,
     list_examples,
     name_ports,
 )
@@ -179,7 +180,7 @@ def choose_order(portable: PortableFunction, vjp_order: int | None) -> int | Non
     if portable.gradient_problem() is not None:
         return None
     if vjp_order is not None:
-        return vjp_order
+        return int(vjp_order)
     try:
         first = portable.vjp()
     except BridgeError:
@@ -375,7 +376,7 @@ class Endpoint:
         }
 
     def example(self) -> Mapping[str, Any]:
-        """Returns the user's example of a signature with only buckets or fixed sizes.
+        """Returns the user's example of a signature with buckets, or without open sizes.
 
         Raises:
           SavingError: there are several; or as for `examples`.
@@ -406,18 +407,21 @@ class Endpoint:
         ]
 
     def _example_value(self, name: str, value: Any) -> Any:
-        port = next((port for port in self.inputs if port.name == name), None)
-        if port is None:  # an unknown name; the user of the example reports it
+        aval, value = self._find_argument(name), keys_as_words(value)
+        if aval is None:  # an unknown name; the user of the example reports it
             return value
         if not hasattr(value, "dtype"):
             return self.convert_value("example for", name, value).numpy()
-        dtype = port.aval.op_dtype
         # A model for converters takes float32 in place of bfloat16.
-        is_widened = any(p.path == port.path and p.aval.widened for p in self.portable.inputs)
-        if is_accepted_as(value, dtype, accepts_bfloat16=is_widened):
-            _refuse_overflow(self._place("example for", name), value, dtype)
-            return np.asarray(value).astype(tf.as_dtype(dtype).as_numpy_dtype)
+        if is_accepted_as(value, aval.op_dtype, accepts_bfloat16=aval.widened):
+            _refuse_overflow(self._place("example for", name), value, aval)
+            return np.asarray(value).astype(tf.as_dtype(aval.op_dtype).as_numpy_dtype)
         return value
+
+    def _find_argument(self, name: str) -> Aval | None:
+        """Returns the type of the function's argument for an input; None for other names."""
+        path = next((port.path for port in self.inputs if port.name == name), None)
+        return next((p.aval for p in self.portable.inputs if p.path == path), None)
 
     def convert_value(self, what: str, name: str, value: Any) -> tf.Tensor:
         """Converts a value for an input to a tensor.
@@ -431,7 +435,7 @@ class Endpoint:
           SavingError: it has another dtype or shape, or integers that the dtype does not hold.
         """
         expected = self.saved_inputs()[name]
-        place = self._place(what, name)
+        place, value = self._place(what, name), keys_as_words(value)
         try:
             tensor = tf.constant(value, expected.dtype)
         except (TypeError, ValueError) as e:
@@ -439,7 +443,9 @@ class Endpoint:
                 f"{place} does not fit it: expected {expected.dtype.name}, got "
                 f"{_format_value(value)}. {e}"
             ) from e
-        _refuse_overflow(place, value, expected.dtype.name)
+        is_argument = self.signature.processing.preprocess is None
+        aval = self._find_argument(name) if is_argument else None
+        _refuse_overflow(place, value, aval or Aval((), expected.dtype.name))
         if not expected.shape.is_compatible_with(tensor.shape):
             raise SavingError(f"{place} has the shape {tensor.shape}, expected {expected.shape}.")
         return tensor
@@ -499,17 +505,18 @@ def _format_value(value: Any) -> str:
     return repr(value)
 
 
-def _refuse_overflow(place: str, value: Any, dtype: str) -> None:
+def _refuse_overflow(place: str, value: Any, aval: Aval) -> None:
     """Raises for integers beyond a dtype, which NumPy and TensorFlow would wrap around."""
-    if not is_integer(dtype):
+    dtype = aval.op_dtype if aval.is_key else aval.dtype
+    row, array = find_dtype(dtype), np.asarray(value)
+    if row is None or not row.is_integer or array.dtype.kind not in "iu" or not array.size:
         return
-    array, limits = np.asarray(value), np.iinfo(dtype)
-    if array.dtype.kind not in "iu" or not array.size:
-        return
+    lowest = -(2 ** (row.bits - 1)) if row.kind == "int" else 0
+    highest = lowest + 2**row.bits - 1
     for extreme in (int(array.min()), int(array.max())):
-        if not limits.min <= extreme <= limits.max:
+        if not lowest <= extreme <= highest:
             raise SavingError(
-                f"{place} holds {extreme}, and {dtype} is from {limits.min} to {limits.max}. Give "
+                f"{place} holds {extreme}, and {dtype} is from {lowest} to {highest}. Give "
                 "a number in this range, or export the function for a wider dtype."
             )
 
@@ -526,7 +533,7 @@ def to_plain_containers(tree: TreeSpec) -> TreeSpec:
 
 
 def list_optional_subsets(optional: Sequence[str]) -> list[frozenset[str]]:
-    """Lists the sets of inputs that a call may leave out: all subsets; of many inputs, none or all.
+    """Lists the sets of inputs that a call may leave out: all subsets, or of many none and all.
 
     >>> [sorted(names) for names in list_optional_subsets(["x", "y"])]
     [[], ['x'], ['y'], ['x', 'y']]

@@ -42,13 +42,20 @@ def wrap_call(endpoint: Endpoint) -> tuple[NamedCall, dict[str, tf.TensorSpec]]:
     return lambda tensors: _name_outputs(place, _run(place, postprocess, call(tensors))), inputs
 
 
-def check_preprocess(name: str, signature: Signature) -> None:
-    """Checks that the preprocess of a signature can be called with its inputs.
+def check_processing(name: str, signature: Signature) -> None:
+    """Checks the resources of a signature, and that its preprocess can be called with its inputs.
 
     Raises:
-      SavingError: preprocess has no inputs or takes others, or there are inputs without preprocess.
+      SavingError: preprocess has no inputs or takes others, there are inputs without preprocess, or
+        the resources are not a list.
     """
     processing = signature.processing
+    resources: Any = processing.resources
+    if not isinstance(resources, (list, tuple)):
+        raise SavingError(
+            f"resources of the signature {name} must be a list, as resources=[table]. "
+            f"Got: {type(resources).__name__}."
+        )
     if processing.preprocess is None:
         if processing.inputs:
             raise SavingError(
@@ -219,10 +226,13 @@ def _name_outputs(place: str, results: Any) -> dict[str, Any]:
                 f"{place} returns a {type(value).__name__} for the output {key}. Return a flat "
                 "dict of tensors, as {'label': label, 'scores': scores}."
             )
-    return {
-        key: value if isinstance(value, _NOT_DENSE) else tf.convert_to_tensor(value)
-        for key, value in results.items()
-    }
+    try:
+        return {
+            key: value if isinstance(value, _NOT_DENSE) else tf.convert_to_tensor(value)
+            for key, value in results.items()
+        }
+    except (TypeError, ValueError) as e:
+        raise SavingError(f"{place} returns a value that is no tensor: {e}") from e
 
 
 def _check_keywords(
