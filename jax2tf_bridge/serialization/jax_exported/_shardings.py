@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import operator
+from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable import AbstractDevice, AbstractMesh, Sharding
@@ -207,12 +210,12 @@ def replace_device_grid(hlo: bytes) -> bytes:
     sizes = fields.pop(_IOTA_RESHAPE, [])
     all_axes = list(range(len(sizes)))
     axes = fields.pop(_IOTA_PERMUTATION, []) or all_axes
-    is_valid = sizes and sorted(axes) == all_axes and math.prod(sizes) <= _MAX_DEVICES
-    if not is_valid or _TILE_DEVICES in fields:
+    is_valid = sorted(axes) == all_axes and 0 < _multiply(sizes, _MAX_DEVICES) <= _MAX_DEVICES
+    if not (sizes and is_valid) or _TILE_DEVICES in fields:
         return hlo
-    strides = [math.prod(sizes[axis + 1 :]) for axis in all_axes]
+    strides = [*accumulate(reversed(sizes[1:]), operator.mul, initial=1)][::-1]
     devices = [0]
-    for axis in axes:
+    for axis in (axis for axis in axes if sizes[axis] > 1):
         devices = [d + i * strides[axis] for d in devices for i in range(sizes[axis])]
     message = b""
     for field, values in sorted({**fields, _TILE_DEVICES: devices}.items()):
@@ -245,24 +248,24 @@ def to_named_sharding(hlo: bytes, rank: int, devices: int) -> Sharding | None:
         kind != [_OTHER]
         or not sizes
         or sorted(permutation) != list(range(len(sizes)))
-        or math.prod(sizes) != devices
-        or math.prod(tiles) != devices
+        or _multiply(sizes, devices) != devices
+        or _multiply(tiles, devices) != devices
         or len(tiles) != rank + has_copies
     ):
         return None
     # XLA merges adjacent axes. If a dimension uses only a part of one, split the axis into parts.
-    remaining = [(axis, sizes[axis]) for axis in permutation]
+    remaining = deque((axis, sizes[axis]) for axis in permutation)
     part_sizes: dict[tuple[int, int], int] = {}
     partitions: list[list[tuple[int, int]]] = []
     for tile in tiles:
         partitions.append([])
         while tile > 1:
-            axis, size = remaining.pop(0)
+            axis, size = remaining.popleft()
             part = math.gcd(tile, size)
             if part not in (tile, size):
                 return None
             if part < size:
-                remaining.insert(0, (axis, size // part))
+                remaining.appendleft((axis, size // part))
             if part > 1:
                 key = axis, len(part_sizes)
                 part_sizes[key] = part
@@ -272,6 +275,16 @@ def to_named_sharding(hlo: bytes, rank: int, devices: int) -> Sharding | None:
     mesh = _make_mesh([part_sizes[key] for key in order])
     named = [tuple(mesh.axis_names[order.index(key)] for key in keys) for keys in partitions]
     return Sharding(mesh, tuple(named[:rank]))
+
+
+def _multiply(sizes: Iterable[int], limit: int) -> int:
+    """Returns the product, or a number above `limit` if a partial product exceeds it."""
+    product = 1
+    for size in sizes:
+        product *= size
+        if product > limit:  # the product of many large numbers would take hours
+            break
+    return product
 
 
 def _make_mesh(sizes: Sequence[int]) -> AbstractMesh:
