@@ -217,5 +217,10 @@ def _iter_releases(op: CalledModule, calls: Sequence[str]) -> Iterator[str]:
 
 
 def parse_release(release: str) -> tuple[int, ...]:
-    """Parses "2.17.1" as (2, 17); () for text that is not a release."""
-    return tuple(int(part) for part in release.split(".")[:2] if part.isdecimal())
+    """Parses the first two numbers of a release; () for other text.
+
+    >>> parse_release("2.17.1"), parse_release("9" * 5000)
+    ((2, 17), ())
+    """
+    match = re.match(r"(\d{1,9})\.(\d{1,9})", release)
+    return tuple(map(int, match.groups())) if match else ()

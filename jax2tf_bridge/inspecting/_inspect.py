@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from jax2tf_bridge._utils import array_type_text, in_units
+from jax2tf_bridge._utils import array_type_text, in_units, printable
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.inspecting._findings import Finding
 from jax2tf_bridge.inspecting._functions import (
@@ -80,7 +80,7 @@ class Inspection:
 
     def text(self, ops: int = DEFAULT_OPS) -> str:
         """Returns what `jax2tf-bridge inspect` prints, with the `ops` commonest operations."""
-        return "\n".join(_LINE_FORMATTERS[self.kind](self.facts, ops))
+        return printable("\n".join(_LINE_FORMATTERS[self.kind](self.facts, ops)))
 
     def __str__(self) -> str:
         return self.text()

@@ -361,4 +361,11 @@ def _read_array(bundle: TensorBundle, key: str) -> np.ndarray[Any, Any]:
     except ImportError:
         needed_for = f"reading {entry.dtype} from {bundle.index}"
         raise MissingDependencyError("ml_dtypes", "jax", needed_for) from None
-    return np.frombuffer(bundle.read(key), dtype).reshape(entry.shape)
+    try:
+        return np.frombuffer(bundle.read(key), dtype).reshape(entry.shape)
+    except ValueError as e:
+        raise FileFormatError(
+            f"{bundle.index}: {key} has the shape {entry.shape!s:.80}, which NumPy's arrays cannot "
+            "have. Save the variable in TensorFlow with another shape.",
+            file=bundle.index,
+        ) from e

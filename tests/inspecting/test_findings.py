@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from jax2tf_bridge import Signature, Target, export, save
-from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
+from jax2tf_bridge.inspecting import describe_saved_model, inspect, read_saved_model
 
 # Private: sizes of a file that no disk of a test should hold.
 from jax2tf_bridge.inspecting._contents import FunctionsBeside
@@ -355,3 +355,12 @@ def test_modules_that_nothing_runs(tmp_path: Path) -> None:
 def test_long_names_are_shortened(tmp_path: Path) -> None:
     model = replace(running(replace(SOUND, version=11)), name="a" * 10_000)
     assert all(len(text) < 2000 for _, text, _ in told(tmp_path, model))
+
+
+def test_control_characters_and_half_characters_of_a_file_are_escaped(tmp_path: Path) -> None:
+    folder = replace(running(SOUND), name="sign\x1b[31m").write(tmp_path / "m")
+    (folder / "assets.extra").mkdir()
+    (folder / "assets.extra" / "jax2tf_bridge.json").write_text(r'{"bridge": "\ud800"}')
+    text = str(inspect(folder))
+    assert r"jax2tf-bridge \ud800" in text
+    assert r"signature sign\x1b[31m(" in text

@@ -103,11 +103,9 @@ def look_up_optional(table: FlatBufferTable, field: Field, pool: Sequence[T]) ->
 
 
 def optional_bytes(table: FlatBufferTable, field: Field) -> bytes | None:
-    """Returns a copy of the bytes in a field; None if the field was not written.
-
-    Charges the budget, since a hostile file may refer to the same bytes a million times.
-    """
-    return bytes(table.integers(field)) if table.has(field) else None
+    """Returns a copy of the bytes in a field; None if the field was not written."""
+    view = table.bytes(field)
+    return None if view is None else bytes(view)
 
 
 _MAX_SIZE = 2**63 - 1
