@@ -89,7 +89,7 @@ def describe_modules(
 
 @dataclass(frozen=True)
 class FunctionsBeside:
-    """Functions in files beside a SavedModel, which save() writes.
+    """Functions in the files that save() writes beside a SavedModel.
 
     Attributes:
       by_module: functions and their VJPs, by the SHA-256 of their modules.
@@ -192,9 +192,9 @@ def _make_contents(
 
 
 def _drop_vouched_lapack(op: CalledModule) -> CalledModule:
-    """Ignores the promise of other tools that linear algebra calls have handlers.
+    """Drops the disabled checks of linear algebra calls, which other tools need to export them.
 
-    JAX has such handlers, and TensorFlow has none; a tool must disable the check to write a call.
+    JAX has handlers for such calls, and TensorFlow has none.
     """
     checks = (c for c in op.disabled_checks if not is_linear_algebra(c.is_custom_call() or ""))
     return replace(op, disabled_checks=tuple(checks))

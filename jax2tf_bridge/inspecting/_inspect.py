@@ -212,7 +212,7 @@ def _describe_weights(path: AnyPath) -> dict[str, Any] | None:
             file=str(path),
         ) from e
     with file:
-        if "" in file:  # a single number or text, as which many other files can be read
+        if "" in file:  # a single number or text; many other files can be read as one
             return None
         leaves = [
             {

@@ -375,9 +375,7 @@ def format_array_type(facts: Mapping[str, Any]) -> str:
 
 def format_model_releases(facts: Mapping[str, Any]) -> str:
     """Names the TensorFlow releases that surely run the model."""
-    if facts["tensorflow"]:
-        return format_releases(facts["tensorflow"])
-    return "no TensorFlow release for sure"
+    return format_releases(facts["tensorflow"])
 
 
 def format_gradient_releases(facts: Mapping[str, Any]) -> str:
@@ -385,9 +383,7 @@ def format_gradient_releases(facts: Mapping[str, Any]) -> str:
     if not any(module["order"] for module in facts["modules"]):
         return ""
     releases = facts["tensorflow_for_gradients"]
-    if releases == facts["tensorflow"]:
-        return ""
-    return format_releases(releases) if releases else "run on no TensorFlow release for sure"
+    return "" if releases == facts["tensorflow"] else format_releases(releases)
 
 
 def format_variables(variables: Mapping[str, Any]) -> str:
@@ -423,13 +419,12 @@ def format_module_title(module: Mapping[str, Any]) -> str:
 def list_module_facts(module: Mapping[str, Any]) -> list[str]:
     """Lists size, versions and platforms of a module."""
     version = f"StableHLO {module['stablehlo']}" if module["stablehlo"] else "no StableHLO version"
-    releases = module["tensorflow"]
     return [
         format_module_size(module),
         version,
         f"calling convention {module['calling_convention']}",
         *([", ".join(module["platforms"])] if module["platforms"] else []),
-        format_releases(releases) if releases else "no TensorFlow release for sure",
+        format_releases(module["tensorflow"]),
     ]
 
 

@@ -73,7 +73,7 @@ class LoadedFunction:
     def _jitted(self) -> Flat:
         return jax.jit(self.exported.call)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Runs the function; the results have the structure of the original function's.
 
         Raises:
@@ -173,7 +173,7 @@ class LoadedSignature:
         self.name, self.inputs, self.outputs = name, dict(inputs), dict(outputs)
         self._call = call
 
-    def __call__(self, **inputs: Any) -> dict[str, Any]:
+    def __call__(self, /, **inputs: Any) -> dict[str, Any]:
         """Runs the signature on inputs by name.
 
         Raises:

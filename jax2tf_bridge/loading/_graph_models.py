@@ -51,6 +51,9 @@ _MAX_CALLS = 2000
 A small file can make 2^n calls, if each of its n functions calls the next one twice.
 """
 
+_MAX_CONSTANT_BYTES = 1 << 31
+"""Maximum size of all constants in bytes; a few bytes of a file can stand for a large constant."""
+
 
 class SavedGraphFunction:
     """A signature as a function of (params, **inputs), which returns its outputs by name.
@@ -146,11 +149,12 @@ def load_graph_model(folder: AnyPath, model: MetaGraph) -> LoadedModel:
     _check_has_modules(folder, model.graph)
     keys = _find_checkpoint_keys(model)
     names = {node: variable_name(key) for node, key in keys.items()}
+    constants = _Constants()
     functions: dict[str, SavedGraphFunction] = {}
     problems: dict[str, str] = {}
     for name, signature in model.signatures.items():
         try:
-            functions[name] = _make_function(model, name, signature, names)
+            functions[name] = _make_function(model, name, signature, names, constants)
         except NotCallableError as e:
             problems[name] = str(e)
     if not functions:
@@ -167,15 +171,37 @@ def load_graph_model(folder: AnyPath, model: MetaGraph) -> LoadedModel:
     return LoadedModel(folder, functions, signatures, params, {}, problems=problems)
 
 
+class _Constants(dict[GraphConstant, jax.Array]):
+    """Arrays of the constants of a model. A lookup reads a constant that is not there yet."""
+
+    _size = 0
+
+    def __missing__(self, constant: GraphConstant) -> jax.Array:
+        node = constant.node
+        tensor = node.tensor("value")
+        if tensor is None:
+            raise node.error("is a constant without a value")
+        _check_dtype(read_tensor_spec(tensor).dtype, f"the constant {node.name}")
+        array = jnp.asarray(read_array(tensor, jnp.dtype))
+        self._size += array.nbytes
+        if self._size > _MAX_CONSTANT_BYTES:
+            raise node.error(f"and other constants take more than {_MAX_CONSTANT_BYTES:,} bytes")
+        self[constant] = array
+        return array
+
+
 def _make_function(
-    model: MetaGraph, name: str, signature: GraphSignature, names: Mapping[str, str]
+    model: MetaGraph,
+    name: str,
+    signature: GraphSignature,
+    names: Mapping[str, str],
+    constants: _Constants,
 ) -> SavedGraphFunction:
     scope = CallScope.of_graph(model, {n: port.tensor for n, port in signature.inputs.items()})
     outputs = {n: scope.value(port.tensor) for n, port in signature.outputs.items()}
     calls = _sort_calls(outputs.values(), name, names)
     values = [*outputs.values(), *(value for bound in calls for value in bound.arguments)]
     variables: dict[str, str] = {}
-    constants: dict[GraphConstant, Any] = {}
     for leaf, dtypes in map(split_casts, values):
         for dtype in dtypes:
             _check_dtype(dtype, "a cast")
@@ -186,18 +212,10 @@ def _make_function(
                 raise NotCallableError(f"it reads the variable {leaf.node}, which is not restored")
             variables[leaf.node] = names[leaf.node]
         elif isinstance(leaf, GraphConstant):
-            constants[leaf] = _read_constant(leaf.node)
+            _ = constants[leaf]  # reads it
     if not calls:
         raise NotCallableError("it calls no JAX function")
     return SavedGraphFunction(name, signature, outputs, calls, variables, constants)
-
-
-def _read_constant(node: Node) -> jax.Array:
-    tensor = node.tensor("value")
-    if tensor is None:
-        raise node.error("is a constant without a value")
-    _check_dtype(read_tensor_spec(tensor).dtype, f"the constant {node.name}")
-    return jnp.asarray(read_array(tensor, jnp.dtype))
 
 
 def _check_dtype(name: str, user: str) -> None:

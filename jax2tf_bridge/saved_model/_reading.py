@@ -225,7 +225,7 @@ def _make_not_a_saved_model_error(folder: AnyPath) -> OSError | FileFormatError:
     if (folder / "saved_model.pbtxt").exists():
         advice = "Load and save it again: its text form, saved_model.pbtxt, is not read."
     elif (folder / "saved_model.cpb").exists():
-        advice = "Its chunked form, saved_model.cpb, is not read: save it with less than 2 GiB."
+        advice = "Save it with less than 2 GiB: its chunked form, saved_model.cpb, is not read."
     elif below:
         newest = max(below, key=lambda name: (int(name) if name.isdecimal() else -1, name))
         advice = f"There is one in {folder / newest}."

@@ -133,7 +133,7 @@ _BYTES, _VERSION = 18, 3
 
 
 def read_strings(tensor: ProtoMessage) -> tuple[bytes, ...]:
-    """Reads the strings that a constant stores; the last one stands for all later elements.
+    """Reads the strings that a constant stores; the last one repeats for all later elements.
 
     Raises:
       FileFormatError: the constant is damaged.

@@ -305,7 +305,7 @@ def test_folders_that_are_no_saved_model(tmp_path: Path) -> None:
         Model({"main": [CALL.node()]}).write(tmp_path / version)
     assert refusal(tmp_path) == f"{problem} There is one in {tmp_path / '10'}."
     (tmp_path / "saved_model.cpb").touch()
-    assert "Its chunked form, saved_model.cpb, is not read" in refusal(tmp_path)
+    assert "its chunked form, saved_model.cpb, is not read" in refusal(tmp_path)
     (tmp_path / "saved_model.pbtxt").touch()
     assert "its text form, saved_model.pbtxt, is not read" in refusal(tmp_path)
 

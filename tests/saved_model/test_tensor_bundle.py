@@ -224,7 +224,7 @@ HEADER = bytes([0, 0, 2, 8, 1])
         (_index(HEADER, empties=2), "its blocks overlap"),
         (_index(bytes([0, 0, 4, 8, 1, 16, 1])), "on a big-endian machine"),
         (_index(bytes([0, 0, 2, 8, 0])), "it names 0 files"),
-        (_index(HEADER + bytes([0, 1, 2]) + b"k" + bytes([24, 5])), "lies in file 5 of 1"),
+        (_index(HEADER + bytes([0, 1, 2]) + b"k" + bytes([24, 5])), "is in file 5 of 1"),
         (_index(HEADER + bytes([5, 1, 0]) + b"k"), "an entry is longer than its block"),
         (_index(HEADER + bytes([0, 1, 0]) + b"k" + bytes([0, 1, 0]) + b"k"), "not sorted"),
         (_index(HEADER + bytes([0, 1, 4]) + b"k" + bytes([8, 1, 40, 9])), "of 4 bytes has 9"),

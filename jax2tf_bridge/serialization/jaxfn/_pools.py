@@ -219,7 +219,7 @@ def _read_sizes(table: FlatBufferTable, texts: Sequence[str]) -> tuple[Dim, ...]
 
 
 def _parse_dimension(text: str, table: FlatBufferTable) -> DimExpr:
-    problem = "it has parentheses of its own"
+    problem = "it has grouping parentheses"
     if not has_own_parentheses(text):
         try:
             dimension = parse_dimension(text)
@@ -230,5 +230,5 @@ def _parse_dimension(text: str, table: FlatBufferTable) -> DimExpr:
                 return dimension
             problem = "it is a number"
     raise table.error(
-        AvalsRecord.DIMENSIONS, "dimensions as they are printed", f"{text!r:.80} ({problem})"
+        AvalsRecord.DIMENSIONS, "dimensions as JAX prints them", f"{text!r:.80} ({problem})"
     )
