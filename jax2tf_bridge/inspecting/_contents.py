@@ -137,16 +137,18 @@ def _iter_signature_files(contents: SavedModelContents) -> Iterator[tuple[str, A
 
 def get_sidecar_signatures(contents: SavedModelContents) -> dict[str, Mapping[str, object]]:
     """Returns the sidecar's entries of signatures by name, without malformed ones."""
-    signatures = contents.sidecar.get("signatures")
-    if not isinstance(signatures, dict):
-        return {}
+    signatures = as_mapping(contents.sidecar.get("signatures"))
     return {name: entry for name, entry in signatures.items() if isinstance(entry, dict)}
+
+
+def as_mapping(value: object) -> Mapping[str, object]:
+    """Returns a value of the sidecar if it is an object, and otherwise an empty one."""
+    return value if isinstance(value, dict) else {}
 
 
 def list_updates(sidecar_entry: Mapping[str, object]) -> list[str]:
     """Lists the paths of the weights that a signature of the sidecar changes."""
-    updates = sidecar_entry.get("updates")
-    paths = updates.values() if isinstance(updates, dict) else ()
+    paths = as_mapping(sidecar_entry.get("updates")).values()
     return [path for path in paths if isinstance(path, str)]
 
 

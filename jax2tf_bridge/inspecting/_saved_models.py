@@ -9,6 +9,7 @@ from jax2tf_bridge._utils import array_type_text, in_units, some
 from jax2tf_bridge.bytecode import version_text
 from jax2tf_bridge.inspecting._contents import (
     ModuleContents,
+    as_mapping,
     describe_modules,
     get_sidecar_signatures,
     list_updates,
@@ -151,17 +152,13 @@ def _describe_signature(
         "outputs": [_describe_port(p, sidecar_entry.get("outputs")) for p in entry.outputs],
         "buckets": _clean_buckets(sidecar_entry.get("buckets")),
         "unchecked_padding": _filter_names(sidecar_entry.get("unchecked_padding")),
-        "masks": list(_as_mapping(sidecar_entry.get("masks"))),
+        "masks": list(as_mapping(sidecar_entry.get("masks"))),
         "pad_values": {
-            n: _as_text(v) for n, v in _as_mapping(sidecar_entry.get("pad_values")).items()
+            n: _as_text(v) for n, v in as_mapping(sidecar_entry.get("pad_values")).items()
         },
         "joins_requests": entry.joins_requests,
         "updates": list_updates(sidecar_entry),
     }
-
-
-def _as_mapping(value: object) -> Mapping[str, object]:
-    return value if isinstance(value, dict) else {}
 
 
 def _clean_buckets(buckets: object) -> dict[str, list[int]] | None:
@@ -195,7 +192,7 @@ def _describe_entry(entry: EntryPoint) -> dict[str, Any]:
 
 def _describe_port(port: SignaturePort, sidecar_ports: object) -> dict[str, Any]:
     facts = {"name": port.name, **_describe_type(port.type), "tensor": port.tensor}
-    entry = _as_mapping(_as_mapping(sidecar_ports).get(port.name))
+    entry = as_mapping(as_mapping(sidecar_ports).get(port.name))
     names, shape = _split_shape(entry.get("shape")), facts["shape"]
     # The bridge's sidecar names open sizes; the signature has the numbers.
     if names is not None and shape is not None and len(names) == len(shape):
