@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from jax2tf_bridge._dtypes import find_dtype
-from jax2tf_bridge.errors import DTypeError, FileFormatError, StructureError, format_bullets
-from jax2tf_bridge.loading._arrays import make_jax_array
+from jax2tf_bridge.errors import FileFormatError, StructureError, format_bullets
+from jax2tf_bridge.loading._arrays import convert_numbers, make_jax_array
 from jax2tf_bridge.loading._called_modules import (
     BoundModule,
     NotCallableError,
@@ -34,7 +34,6 @@ from jax2tf_bridge.saved_model import (
     Node,
     Opaque,
     SavedVariables,
-    SignaturePort,
     Value,
     read_array,
     read_strings,
@@ -95,7 +94,10 @@ class SavedGraphFunction:
           ShapeError, DTypeError: the inputs do not fit.
         """
         self._check(params, inputs)
-        arrays = {name: _to_array(value, self.inputs[name]) for name, value in inputs.items()}
+        arrays = {
+            name: convert_numbers(value, name, self.inputs[name].type)
+            for name, value in inputs.items()
+        }
         results: dict[ModuleCall, Sequence[Any]] = {}
 
         def compute(value: Value) -> Any:
@@ -263,19 +265,6 @@ def _make_signature(function: SavedGraphFunction, params: Mapping[str, Any]) -> 
         for ports in (function.inputs, function.outputs)
     )
     return LoadedSignature(function.name, inputs, outputs, call)
-
-
-def _to_array(value: Any, port: SignaturePort) -> Any:
-    """Converts Python numbers and lists to the input's dtype, as TensorFlow does."""
-    if hasattr(value, "dtype"):
-        return value
-    try:
-        return jnp.asarray(value, port.type.dtype)
-    except (TypeError, ValueError, OverflowError) as e:
-        raise DTypeError(
-            f"The input {port.name} must be an array or numbers for {port.type}. Got: "
-            f"{value!r:.200} of type {type(value).__name__}."
-        ) from e
 
 
 def _check_has_modules(folder: AnyPath, graph: Graph) -> None:

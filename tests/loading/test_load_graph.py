@@ -137,6 +137,7 @@ def test_gradients_end_where_they_were_saved(model: LoadedModel) -> None:
             r"^The input x must be an array or numbers for float32\[\?,3\]\. Got: 'text' of type",
         ),
         ({"n": 2**40}, DTypeError, r"for int32\[\]\. Got: 1099511627776 of type int\.$"),
+        ({"n": 2.5}, DTypeError, r"for int32\[\]\. Got: 2\.5 of type float\.$"),
         ({"y": X}, StructureError, "there is no input y"),
         ({"unused": UNUSED[:2]}, ShapeError, r"size args\[2\]\.shape\[0\] \(= 2\)"),
     ],
@@ -241,6 +242,19 @@ def test_functions_that_call_each_other_twice(tmp_path: Path) -> None:
     np.testing.assert_allclose(load(tmp_path).f(x=X)["y"], expected, rtol=1e-5)
     save(40)
     with pytest.raises(FileFormatError, match="f: it calls more than 2,000 modules"):
+        load(tmp_path)
+
+
+def test_constants_are_read_once_and_bounded_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = export(jnp.add, platforms=["cpu"])(X, X).module.data
+    call = by_hand.Call(module, name="sum", inputs=["k", "k"]).node()
+    write_graph(tmp_path, call, by_hand.constant("k", X.shape), output="sum:0")
+    monkeypatch.setattr("jax2tf_bridge.loading._graph_models._MAX_CONSTANT_BYTES", X.nbytes)
+    assert list(load(tmp_path).functions) == ["f"]
+    monkeypatch.setattr("jax2tf_bridge.loading._graph_models._MAX_CONSTANT_BYTES", X.nbytes - 1)
+    with pytest.raises(FileFormatError, match="k and other constants take more than 47 bytes"):
         load(tmp_path)
 
 

@@ -251,7 +251,7 @@ def test_weights_that_numpy_cannot_hold_are_refused(tmp_path: Path) -> None:
     Path(folder, "variables.index").write_bytes(index)
     Path(folder, "variables.data-00000-of-00001").touch()
     Path(tmp_path, "saved_model.pb").touch()
-    with pytest.raises(FileFormatError, match="params/w has the shape .* which NumPy's arrays"):
+    with pytest.raises(FileFormatError, match=r"params/w has the shape .* which NumPy's arrays"):
         read_saved_weights(tmp_path)
 
 
