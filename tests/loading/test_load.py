@@ -259,7 +259,7 @@ def test_what_tensorflow_does_before_is_left_out(tmp_path: Path) -> None:
 
 def test_functions_with_buckets_run_at_any_size(tmp_path: Path) -> None:
     signature = Signature(lambda x: jnp.exp(x), args=[X], polymorphic_shapes="(b, 3)")
-    save(tmp_path / "1", signature, buckets={"b": [2, 8]})
+    save(tmp_path / "1", signature, buckets={"b": [4]})
     np.testing.assert_allclose(
         load(tmp_path / "1").serving_default(X[:3]), np.exp(X[:3]), rtol=1e-5
     )

@@ -235,9 +235,9 @@ def test_functions_that_call_each_other_twice(tmp_path: Path) -> None:
             tmp_path, by_hand.node("n", f"f{count}", ["x"]), output="n:0", functions=functions
         )
 
-    save(3)
+    save(2)
     expected = X
-    for _ in range(8):
+    for _ in range(4):
         expected = np.sin(expected) + 1
     np.testing.assert_allclose(load(tmp_path).f(x=X)["y"], expected, rtol=1e-5)
     save(40)

@@ -114,14 +114,14 @@ def test_any_bytes(hlo: bytes) -> None:
     assert found is None or (found.mesh is not None and math.prod(found.mesh.axis_sizes) == 4)
 
 
-@pytest.mark.parametrize("sizes", [[8, *[1] * 100_000], [*[1] * 100_000, 8], [2**63] * 100_000])
+@pytest.mark.parametrize("sizes", [[8, *[1] * 30_000], [*[1] * 30_000, 8], [2**63] * 30_000])
 def test_long_grids_take_no_longer_than_their_bytes(sizes: Sequence[int]) -> None:
     tiles = bytes_field(3, bytes([8]))
     hlo = varint_field(1, 3) + tiles + bytes_field(9, b"".join(map(varint, sizes)))
     start = time.process_time()
     listed = replace_device_grid(hlo)
     named = to_named_sharding(hlo, 1, 8)
-    assert time.process_time() - start < 2
+    assert time.process_time() - start < 1
     is_valid = 8 in sizes
     assert (listed != hlo) == is_valid
     assert (named is not None) == is_valid
