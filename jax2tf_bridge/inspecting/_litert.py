@@ -148,10 +148,11 @@ class _Model:
         tensors = self.tensors[number]
 
         def read_numbers(operator: FlatBufferTable, field: Field) -> tuple[int, ...]:
-            for index in operator.integers(field):
+            numbers = operator.integers(field)
+            for index in numbers:
                 if index != -1:
                     _get_entry(tensors, index, operator, field)  # raises if there is no such tensor
-            return tuple(operator.integers(field))
+            return numbers
 
         operators = [
             LiteRTOperator(

@@ -146,7 +146,7 @@ def _describe_signature(
         and own_function.tensorflow_differentiates
         and not entry.joins_requests,
         "inputs": [
-            {**_describe_port(p, sidecar_entry.get("inputs")), "has_default": p.has_default}
+            {**_describe_port(p, sidecar_entry.get("inputs")), "has_default": p.default is not None}
             for p in entry.inputs
         ],
         "outputs": [_describe_port(p, sidecar_entry.get("outputs")) for p in entry.outputs],
@@ -309,7 +309,7 @@ def format_saved_model(facts: Mapping[str, Any], ops: int) -> Iterator[str]:
     yield from format_more(facts["signatures"])
     rows = [
         ("methods", some([m["name"] for m in facts["methods"]], 8)),
-        ("runs on", format_model_releases(facts)),
+        ("runs on", format_releases(facts["tensorflow"])),
         ("gradients", format_gradient_releases(facts)),
         ("platforms", ", ".join(facts["platforms"])),
         ("variables", format_variables(facts["variables"])),
@@ -368,11 +368,6 @@ def list_padding_options(signature: Mapping[str, Any]) -> list[str]:
 def format_array_type(facts: Mapping[str, Any]) -> str:
     """Formats a dtype and a shape, with "?" for open sizes."""
     return array_type_text(facts["dtype"], facts["shape"])
-
-
-def format_model_releases(facts: Mapping[str, Any]) -> str:
-    """Names the TensorFlow releases that surely run the model."""
-    return format_releases(facts["tensorflow"])
 
 
 def format_gradient_releases(facts: Mapping[str, Any]) -> str:

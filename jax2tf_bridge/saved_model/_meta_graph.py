@@ -168,11 +168,6 @@ class SignaturePort:
     tensor: str
     default: ProtoMessage | None = None
 
-    @property
-    def has_default(self) -> bool:
-        """Returns whether callers may omit the input."""
-        return self.default is not None
-
 
 @dataclass(frozen=True)
 class GraphSignature:
