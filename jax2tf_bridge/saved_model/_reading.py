@@ -149,7 +149,8 @@ def read_saved_model(
         sidecar=sidecar,
         sidecar_problem=problem,
         missing_functions=tuple(dict.fromkeys(missing_functions)),
-        missing_files=tuple(_find_missing_files(graphs, files)),
+        # If files were left out, nothing is known to be missing.
+        missing_files=tuple(_find_missing_files(graphs, files)) if len(files) < _MAX_FILES else (),
     )
 
 

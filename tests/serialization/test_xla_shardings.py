@@ -121,7 +121,11 @@ def test_long_grids_take_no_longer_than_their_bytes(sizes: Sequence[int]) -> Non
     start = time.process_time()
     listed = replace_device_grid(hlo)
     named = to_named_sharding(hlo, 1, 8)
+    names = tuple(f"axis_{i}" for i in range(len(sizes)))
+    mesh = AbstractMesh(names, tuple(sizes), ("auto",) * len(sizes))
+    grid = to_op_sharding(Sharding(mesh, (names[:1],)), 1)
     assert time.process_time() - start < 1
     is_valid = 8 in sizes
+    assert (grid is not None) == is_valid
     assert (listed != hlo) == is_valid
     assert (named is not None) == is_valid

@@ -169,8 +169,11 @@ def to_op_sharding(sharding: Sharding, rank: int) -> bytes | None:
     if sharding.unreduced or sharding.reduced or len(sharding.partitions) > rank:
         return None
     names, sizes = sharding.mesh.axis_names, sharding.mesh.axis_sizes
+    if _multiply(sizes, _MAX_DEVICES) > _MAX_DEVICES:
+        return None
     used_axes = [axis for axes in sharding.partitions for axis in axes]
-    if len(set(used_axes)) != len(used_axes):
+    used = set(used_axes)
+    if len(used) != len(used_axes):
         return None
     size_of = dict(zip(names, sizes, strict=True))
     tiles = [math.prod(size_of[axis] for axis in axes) for axes in sharding.partitions]
@@ -179,9 +182,10 @@ def to_op_sharding(sharding: Sharding, rank: int) -> bytes | None:
     tiles += [1] * (rank - len(tiles))
     # Devices are numbered along the mesh. The permutation sorts the axes of the mesh by the
     # dimensions of the array.
-    unused_axes = [name for name in names if name not in used_axes]
+    unused_axes = [name for name in names if name not in used]
     copies = math.prod(size_of[name] for name in unused_axes)
-    permutation = [names.index(name) for name in (*used_axes, *unused_axes)]
+    index_of = {name: i for i, name in enumerate(names)}
+    permutation = [index_of[name] for name in (*used_axes, *unused_axes)]
     message = varint_field(_TYPE, _OTHER)
     message += _integers_field(_TILE_DIMENSIONS, tiles + [copies] * (copies > 1))
     if copies > 1:
