@@ -95,7 +95,8 @@ def convert_numbers(value: Any, name: str, kind: Aval | TensorSpec) -> Any:
 
 
 def _convert_numbers(value: Any, name: str, dtype: str, expected: str) -> Any:
-    if hasattr(value, "dtype"):
+    is_of_numpy = isinstance(value, (np.ndarray, np.generic))
+    if hasattr(value, "dtype") and not (is_of_numpy and value.dtype.kind in "OSUMm"):
         return value
     try:
         array = np.asarray(value)

@@ -86,14 +86,15 @@ class SavedGraphFunction:
         }
         self.variables, self._constants = variables, constants
 
-    def __call__(self, params: Mapping[str, Any], /, **inputs: Any) -> dict[str, Any]:
+    def __call__(self, params: Mapping[str, Any], /, *args: Any, **inputs: Any) -> dict[str, Any]:
         """Runs the signature on the weights and the inputs.
 
         Raises:
-          StructureError: a weight is missing, or an input is missing or unknown.
+          StructureError: a weight or an input is missing, or an input is unknown or passed by
+            position.
           ShapeError, DTypeError: the inputs do not fit.
         """
-        self._check(params, inputs)
+        self._check(params, args, inputs)
         arrays = {
             name: convert_numbers(value, name, self.inputs[name].type)
             for name, value in inputs.items()
@@ -124,11 +125,13 @@ class SavedGraphFunction:
             results[bound.call] = self._modules[bound.callee](arguments)
         return {name: compute(value) for name, value in self._values.items()}
 
-    def _check(self, params: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
-        problems = list_input_problems(self.inputs, inputs)
-        problems += [
-            f"params[{name!r}] is missing" for name in self.variables.values() if name not in params
-        ]
+    def _check(self, params: Any, args: Sequence[Any], inputs: Mapping[str, Any]) -> None:
+        problems = list_input_problems(self.inputs, args, inputs)
+        names = self.variables.values()
+        if isinstance(params, Mapping):
+            problems += [f"params[{name!r}] is missing" for name in names if name not in params]
+        else:
+            problems.append(f"params must be a dict of weights, not a {type(params).__name__}")
         if problems:
             raise StructureError(
                 f"The arguments are not those of {self!r}:{format_bullets(problems)}"

@@ -138,6 +138,7 @@ def test_gradients_end_where_they_were_saved(model: LoadedModel) -> None:
         ),
         ({"n": 2**40}, DTypeError, r"for int32\[\]\. Got: 1099511627776 of type int\.$"),
         ({"n": 2.5}, DTypeError, r"for int32\[\]\. Got: 2\.5 of type float\.$"),
+        ({"x": np.array(["text"])}, DTypeError, r"Got: array\(\['text'\], dtype='<U4'\) of type"),
         ({"y": X}, StructureError, "there is no input y"),
         ({"unused": UNUSED[:2]}, ShapeError, r"size args\[2\]\.shape\[0\] \(= 2\)"),
     ],
@@ -150,9 +151,21 @@ def test_wrong_arguments_are_named(
         model.serving_default(**inputs)
 
 
-def test_weights_that_are_missing_are_named(model: LoadedModel) -> None:
+def test_weights_that_do_not_fit_are_named(model: LoadedModel) -> None:
+    function = model.functions["serving_default"]
     with pytest.raises(StructureError, match=r"params\['params/w'\] is missing"):
-        model.functions["serving_default"]({}, x=X, unused=UNUSED, n=0)
+        function({}, x=X, unused=UNUSED, n=0)
+    with pytest.raises(StructureError, match="params must be a dict of weights, not a NoneType"):
+        function(None, x=X, unused=UNUSED, n=0)
+    with pytest.raises(DTypeError, match=r"params/w'\]: expected float32, got \[\[.* of type list"):
+        function({"params/w": W.tolist()}, x=X, unused=UNUSED, n=0)
+
+
+def test_inputs_by_position_are_told(model: LoadedModel) -> None:
+    text = r"pass the inputs by name \(n, unused, x\), not by position"
+    for call in (model.serving_default, model.signatures["serving_default"]):
+        with pytest.raises(StructureError, match=text):
+            call(X)
 
 
 def test_two_functions_one_after_the_other(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_long_grids_take_no_longer_than_their_bytes(sizes: Sequence[int]) -> Non
     listed = replace_device_grid(hlo)
     named = to_named_sharding(hlo, 1, 8)
     names = tuple(f"axis_{i}" for i in range(len(sizes)))
-    mesh = AbstractMesh(names, tuple(sizes), ("auto",) * len(sizes))
+    mesh = AbstractMesh(names, tuple(sizes), tuple("auto" for _ in sizes))
     grid = to_op_sharding(Sharding(mesh, (names[:1],)), 1)
     assert time.process_time() - start < 1
     is_valid = 8 in sizes
