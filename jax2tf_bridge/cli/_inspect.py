@@ -42,7 +42,6 @@ from jax2tf_bridge.inspecting import (
     format_gradient_releases,
     format_gradients,
     format_leaf_count,
-    format_model_releases,
     format_module_title,
     format_ports,
     format_releases,
@@ -292,7 +291,7 @@ def _make_directory_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
         subtitle=f"A SavedModel{format_writer(model)}, {size}",
         findings=[(f["severity"], f["text"], f["remedy"]) for f in facts["findings"]],
         summary=[
-            ("runs on", format_model_releases(facts)),
+            ("runs on", format_releases(facts["tensorflow"])),
             ("its gradients", format_gradient_releases(facts)),
             ("platforms", ", ".join(facts["platforms"])),
             ("methods", join_names([m["name"] for m in facts["methods"]], 8)),

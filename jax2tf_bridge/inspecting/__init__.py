@@ -28,7 +28,6 @@ from jax2tf_bridge.inspecting._saved_models import format_array_type as format_a
 from jax2tf_bridge.inspecting._saved_models import (
     format_gradient_releases as format_gradient_releases,
 )
-from jax2tf_bridge.inspecting._saved_models import format_model_releases as format_model_releases
 from jax2tf_bridge.inspecting._saved_models import format_module_title as format_module_title
 from jax2tf_bridge.inspecting._saved_models import format_variables as format_variables
 from jax2tf_bridge.inspecting._saved_models import format_warm_up as format_warm_up

@@ -89,7 +89,7 @@ def describe_modules(
 
 @dataclass(frozen=True)
 class FunctionsBeside:
-    """Functions in files beside a SavedModel, which save() writes.
+    """Functions in the files that save() writes beside a SavedModel.
 
     Attributes:
       by_module: functions and their VJPs, by the SHA-256 of their modules.
@@ -137,16 +137,18 @@ def _iter_signature_files(contents: SavedModelContents) -> Iterator[tuple[str, A
 
 def get_sidecar_signatures(contents: SavedModelContents) -> dict[str, Mapping[str, object]]:
     """Returns the sidecar's entries of signatures by name, without malformed ones."""
-    signatures = contents.sidecar.get("signatures")
-    if not isinstance(signatures, dict):
-        return {}
+    signatures = as_mapping(contents.sidecar.get("signatures"))
     return {name: entry for name, entry in signatures.items() if isinstance(entry, dict)}
+
+
+def as_mapping(value: object) -> Mapping[str, object]:
+    """Returns a value of the sidecar if it is an object, and otherwise an empty one."""
+    return value if isinstance(value, dict) else {}
 
 
 def list_updates(sidecar_entry: Mapping[str, object]) -> list[str]:
     """Lists the paths of the weights that a signature of the sidecar changes."""
-    updates = sidecar_entry.get("updates")
-    paths = updates.values() if isinstance(updates, dict) else ()
+    paths = as_mapping(sidecar_entry.get("updates")).values()
     return [path for path in paths if isinstance(path, str)]
 
 
@@ -192,9 +194,9 @@ def _make_contents(
 
 
 def _drop_vouched_lapack(op: CalledModule) -> CalledModule:
-    """Ignores the promise of other tools that linear algebra calls have handlers.
+    """Drops the disabled checks of linear algebra calls, which other tools need to export them.
 
-    JAX has such handlers, and TensorFlow has none; a tool must disable the check to write a call.
+    JAX has handlers for such calls, and TensorFlow has none.
     """
     checks = (c for c in op.disabled_checks if not is_linear_algebra(c.is_custom_call() or ""))
     return replace(op, disabled_checks=tuple(checks))
@@ -217,5 +219,10 @@ def _iter_releases(op: CalledModule, calls: Sequence[str]) -> Iterator[str]:
 
 
 def parse_release(release: str) -> tuple[int, ...]:
-    """Parses "2.17.1" as (2, 17); () for text that is not a release."""
-    return tuple(int(part) for part in release.split(".")[:2] if part.isdecimal())
+    """Parses the first two numbers of a release; () for other text.
+
+    >>> parse_release("2.17.1"), parse_release("9" * 5000)
+    ((2, 17), ())
+    """
+    match = re.match(r"(\d{1,9})\.(\d{1,9})", release)
+    return tuple(map(int, match.groups())) if match else ()

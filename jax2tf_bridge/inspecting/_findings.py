@@ -458,7 +458,7 @@ def _check_keys(contents: SavedModelContents, beside: FunctionsBeside) -> Iterat
 
 
 def _is_as_requested(gradient: GradientOrders) -> bool:
-    """Returns whether save() was not asked for more orders than are stored."""
+    """Returns whether all orders that save() was asked for are stored, and at least one."""
     return gradient.orders > 0 and (
         not gradient.missing_because or _SAVED_UP_TO in gradient.missing_because
     )
@@ -467,7 +467,10 @@ def _is_as_requested(gradient: GradientOrders) -> bool:
 def _describe_gradient(gradient: GradientOrders) -> tuple[str, str]:
     text = f"gradients are stored to order {gradient.orders}" if gradient.orders else "no gradient"
     if gradient.missing_because:
-        text += f", and then: {shorten_text(gradient.missing_because).rstrip('.')}"
+        reason = shorten_text(gradient.missing_because).rstrip(".")
+        text += f", and then: {reason}" if gradient.orders else f": {reason}"
+        if _SAVED_UP_TO not in gradient.missing_because:
+            return f"{text}.", ""  # there is no further gradient to save
     elif gradient.is_left_out:
         text += ", and the next one was not saved" if gradient.orders else " was saved"
     remedy = f"jax2tf_bridge.save(..., vjp_order={gradient.orders + 1}) stores one more order."

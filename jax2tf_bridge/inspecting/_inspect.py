@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from jax2tf_bridge._utils import array_type_text, format_bytes
+from jax2tf_bridge._utils import array_type_text, format_bytes, printable
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.inspecting._findings import Finding
 from jax2tf_bridge.inspecting._functions import (
@@ -80,7 +80,7 @@ class Inspection:
 
     def text(self, ops: int = DEFAULT_OPS) -> str:
         """Returns what `jax2tf-bridge inspect` prints, with the `ops` commonest operations."""
-        return "\n".join(_LINE_FORMATTERS[self.kind](self.facts, ops))
+        return printable("\n".join(_LINE_FORMATTERS[self.kind](self.facts, ops)))
 
     def __str__(self) -> str:
         return self.text()
@@ -212,7 +212,7 @@ def _describe_weights(path: AnyPath) -> dict[str, Any] | None:
             file=str(path),
         ) from e
     with file:
-        if "" in file:  # a single number or text, as which many other files can be read
+        if "" in file:  # a single number or text; many other files can be read as one
             return None
         leaves = [
             {

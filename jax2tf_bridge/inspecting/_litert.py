@@ -1,4 +1,4 @@
-"""Describes LiteRT models (.tflite), by the part of their schema that it reads."""
+"""Reads and describes LiteRT models (.tflite)."""
 
 from __future__ import annotations
 
@@ -148,10 +148,11 @@ class _Model:
         tensors = self.tensors[number]
 
         def read_numbers(operator: FlatBufferTable, field: Field) -> tuple[int, ...]:
-            for index in operator.integers(field):
+            numbers = operator.integers(field)
+            for index in numbers:
                 if index != -1:
                     _get_entry(tensors, index, operator, field)  # raises if there is no such tensor
-            return tuple(operator.integers(field))
+            return numbers
 
         operators = [
             LiteRTOperator(
@@ -287,13 +288,13 @@ def _read_tensor(tensor: FlatBufferTable) -> LiteRTTensor:
 
 
 def _look_up(entries: Sequence[Any], table: FlatBufferTable, field: Field) -> Any:
-    """Returns the entry whose number is in a field."""
+    """Returns the entry at the index in a field."""
     return _get_entry(entries, table.integer(field), table, field)
 
 
 def _get_entry(entries: Sequence[Any], index: int, table: FlatBufferTable, field: Field) -> Any:
     if not 0 <= index < len(entries):
-        raise table.error(field, f"a number below {len(entries)}", f"{index}")
+        raise table.error(field, f"an index below {len(entries)}", f"{index}")
     return entries[index]
 
 
@@ -433,7 +434,7 @@ class LiteRTTensorField(Field):
 
 
 class QuantizationField(Field):
-    """Numbers that the elements of a tensor stand for; the floats are read by their bits."""
+    """Quantization of a tensor. Floats are read as the integers of their bits."""
 
     MIN = "[uint]"
     MAX = "[uint]"

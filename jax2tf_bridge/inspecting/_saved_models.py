@@ -9,6 +9,7 @@ from jax2tf_bridge._utils import array_type_text, format_bytes, join_names
 from jax2tf_bridge.bytecode import version_text
 from jax2tf_bridge.inspecting._contents import (
     ModuleContents,
+    as_mapping,
     describe_modules,
     get_sidecar_signatures,
     list_updates,
@@ -145,23 +146,19 @@ def _describe_signature(
         and own_function.tensorflow_differentiates
         and not entry.joins_requests,
         "inputs": [
-            {**_describe_port(p, sidecar_entry.get("inputs")), "has_default": p.has_default}
+            {**_describe_port(p, sidecar_entry.get("inputs")), "has_default": p.default is not None}
             for p in entry.inputs
         ],
         "outputs": [_describe_port(p, sidecar_entry.get("outputs")) for p in entry.outputs],
         "buckets": _clean_buckets(sidecar_entry.get("buckets")),
         "unchecked_padding": _filter_names(sidecar_entry.get("unchecked_padding")),
-        "masks": list(_as_mapping(sidecar_entry.get("masks"))),
+        "masks": list(as_mapping(sidecar_entry.get("masks"))),
         "pad_values": {
-            n: _as_text(v) for n, v in _as_mapping(sidecar_entry.get("pad_values")).items()
+            n: _as_text(v) for n, v in as_mapping(sidecar_entry.get("pad_values")).items()
         },
         "joins_requests": entry.joins_requests,
         "updates": list_updates(sidecar_entry),
     }
-
-
-def _as_mapping(value: object) -> Mapping[str, object]:
-    return value if isinstance(value, dict) else {}
 
 
 def _clean_buckets(buckets: object) -> dict[str, list[int]] | None:
@@ -195,7 +192,7 @@ def _describe_entry(entry: EntryPoint) -> dict[str, Any]:
 
 def _describe_port(port: SignaturePort, sidecar_ports: object) -> dict[str, Any]:
     facts = {"name": port.name, **_describe_type(port.type), "tensor": port.tensor}
-    entry = _as_mapping(_as_mapping(sidecar_ports).get(port.name))
+    entry = as_mapping(as_mapping(sidecar_ports).get(port.name))
     names, shape = _split_shape(entry.get("shape")), facts["shape"]
     # The bridge's sidecar names open sizes; the signature has the numbers.
     if names is not None and shape is not None and len(names) == len(shape):
@@ -312,7 +309,7 @@ def format_saved_model(facts: Mapping[str, Any], ops: int) -> Iterator[str]:
     yield from format_more(facts["signatures"])
     rows = [
         ("methods", join_names([m["name"] for m in facts["methods"]], 8)),
-        ("runs on", format_model_releases(facts)),
+        ("runs on", format_releases(facts["tensorflow"])),
         ("gradients", format_gradient_releases(facts)),
         ("platforms", ", ".join(facts["platforms"])),
         ("variables", format_variables(facts["variables"])),
@@ -373,21 +370,12 @@ def format_array_type(facts: Mapping[str, Any]) -> str:
     return array_type_text(facts["dtype"], facts["shape"])
 
 
-def format_model_releases(facts: Mapping[str, Any]) -> str:
-    """Names the TensorFlow releases that surely run the model."""
-    if facts["tensorflow"]:
-        return format_releases(facts["tensorflow"])
-    return "no TensorFlow release for sure"
-
-
 def format_gradient_releases(facts: Mapping[str, Any]) -> str:
     """Names the releases that run the gradients; "" if they equal those of the model."""
     if not any(module["order"] for module in facts["modules"]):
         return ""
     releases = facts["tensorflow_for_gradients"]
-    if releases == facts["tensorflow"]:
-        return ""
-    return format_releases(releases) if releases else "run on no TensorFlow release for sure"
+    return "" if releases == facts["tensorflow"] else format_releases(releases)
 
 
 def format_variables(variables: Mapping[str, Any]) -> str:
@@ -423,13 +411,12 @@ def format_module_title(module: Mapping[str, Any]) -> str:
 def list_module_facts(module: Mapping[str, Any]) -> list[str]:
     """Lists size, versions and platforms of a module."""
     version = f"StableHLO {module['stablehlo']}" if module["stablehlo"] else "no StableHLO version"
-    releases = module["tensorflow"]
     return [
         format_module_size(module),
         version,
         f"calling convention {module['calling_convention']}",
         *([", ".join(module["platforms"])] if module["platforms"] else []),
-        format_releases(releases) if releases else "no TensorFlow release for sure",
+        format_releases(module["tensorflow"]),
     ]
 
 

@@ -73,7 +73,7 @@ class LoadedFunction:
     def _jitted(self) -> Flat:
         return jax.jit(self.exported.call)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Runs the function; the results have the structure of the original function's.
 
         Raises:
@@ -173,14 +173,14 @@ class LoadedSignature:
         self.name, self.inputs, self.outputs = name, dict(inputs), dict(outputs)
         self._call = call
 
-    def __call__(self, **inputs: Any) -> dict[str, Any]:
+    def __call__(self, /, *args: Any, **inputs: Any) -> dict[str, Any]:
         """Runs the signature on inputs by name.
 
         Raises:
-          StructureError: an input is missing or unknown.
+          StructureError: an input is missing or unknown, or passed by position.
           ShapeError, DTypeError: the inputs do not fit.
         """
-        problems = list_input_problems(self.inputs, inputs)
+        problems = list_input_problems(self.inputs, args, inputs)
         if problems:
             raise StructureError(
                 f"The inputs are not those of the signature {self.name}{self._format_types()}:"
@@ -197,8 +197,12 @@ class LoadedSignature:
         return f"<{type(self).__name__} {self.name}{self._format_types()}>"
 
 
-def list_input_problems(names: Collection[str], inputs: Collection[str]) -> list[str]:
-    """Lists a problem for each missing and each unknown input."""
+def list_input_problems(
+    names: Collection[str], args: Sequence[Any], inputs: Collection[str]
+) -> list[str]:
+    """Lists a problem for each missing and each unknown input, and for positional arguments."""
+    if args:
+        return [f"pass the inputs by name ({', '.join(names)}), not by position"]
     problems = [f"the input {name} is missing" for name in names if name not in inputs]
     return problems + [
         f"there is no input {name}{did_you_mean(name, names)}"
@@ -243,7 +247,7 @@ def _get_jax_dtype(leaf: Any) -> str:
         return str(leaf.dtype)
     try:
         return str(jax.eval_shape(lambda x: x, leaf).dtype)
-    except (TypeError, OverflowError):  # a text, or an integer that is too large for int32
+    except (TypeError, OverflowError, AttributeError):  # a text, an integer too large, a list
         return f"{leaf!r:.80} of type {type(leaf).__name__}"
 
 

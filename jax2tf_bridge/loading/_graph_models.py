@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from jax2tf_bridge._dtypes import find_dtype
-from jax2tf_bridge.errors import DTypeError, FileFormatError, StructureError, format_bullets
-from jax2tf_bridge.loading._arrays import make_jax_array
+from jax2tf_bridge.errors import FileFormatError, StructureError, format_bullets
+from jax2tf_bridge.loading._arrays import convert_numbers, make_jax_array
 from jax2tf_bridge.loading._called_modules import (
     BoundModule,
     NotCallableError,
@@ -34,7 +34,6 @@ from jax2tf_bridge.saved_model import (
     Node,
     Opaque,
     SavedVariables,
-    SignaturePort,
     Value,
     read_array,
     read_strings,
@@ -50,6 +49,9 @@ _MAX_CALLS = 2000
 
 A small file can make 2^n calls, if each of its n functions calls the next one twice.
 """
+
+_MAX_CONSTANT_BYTES = 1 << 31
+"""Maximum size of all constants in bytes; a few bytes of a file can stand for a large constant."""
 
 
 class SavedGraphFunction:
@@ -84,15 +86,19 @@ class SavedGraphFunction:
         }
         self.variables, self._constants = variables, constants
 
-    def __call__(self, params: Mapping[str, Any], /, **inputs: Any) -> dict[str, Any]:
+    def __call__(self, params: Mapping[str, Any], /, *args: Any, **inputs: Any) -> dict[str, Any]:
         """Runs the signature on the weights and the inputs.
 
         Raises:
-          StructureError: a weight is missing, or an input is missing or unknown.
+          StructureError: a weight or an input is missing, or an input is unknown or passed by
+            position.
           ShapeError, DTypeError: the inputs do not fit.
         """
-        self._check(params, inputs)
-        arrays = {name: _to_array(value, self.inputs[name]) for name, value in inputs.items()}
+        self._check(params, args, inputs)
+        arrays = {
+            name: convert_numbers(value, name, self.inputs[name].type)
+            for name, value in inputs.items()
+        }
         results: dict[ModuleCall, Sequence[Any]] = {}
 
         def compute(value: Value) -> Any:
@@ -119,11 +125,13 @@ class SavedGraphFunction:
             results[bound.call] = self._modules[bound.callee](arguments)
         return {name: compute(value) for name, value in self._values.items()}
 
-    def _check(self, params: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
-        problems = list_input_problems(self.inputs, inputs)
-        problems += [
-            f"params[{name!r}] is missing" for name in self.variables.values() if name not in params
-        ]
+    def _check(self, params: Any, args: Sequence[Any], inputs: Mapping[str, Any]) -> None:
+        problems = list_input_problems(self.inputs, args, inputs)
+        names = self.variables.values()
+        if isinstance(params, Mapping):
+            problems += [f"params[{name!r}] is missing" for name in names if name not in params]
+        else:
+            problems.append(f"params must be a dict of weights, not a {type(params).__name__}")
         if problems:
             raise StructureError(
                 f"The arguments are not those of {self!r}:{format_bullets(problems)}"
@@ -146,11 +154,12 @@ def load_graph_model(folder: AnyPath, model: MetaGraph) -> LoadedModel:
     _check_has_modules(folder, model.graph)
     keys = _find_checkpoint_keys(model)
     names = {node: variable_name(key) for node, key in keys.items()}
+    constants = _Constants()
     functions: dict[str, SavedGraphFunction] = {}
     problems: dict[str, str] = {}
     for name, signature in model.signatures.items():
         try:
-            functions[name] = _make_function(model, name, signature, names)
+            functions[name] = _make_function(model, name, signature, names, constants)
         except NotCallableError as e:
             problems[name] = str(e)
     if not functions:
@@ -167,15 +176,37 @@ def load_graph_model(folder: AnyPath, model: MetaGraph) -> LoadedModel:
     return LoadedModel(folder, functions, signatures, params, {}, problems=problems)
 
 
+class _Constants(dict[GraphConstant, jax.Array]):
+    """Arrays of the constants of a model. A lookup reads a constant that is not there yet."""
+
+    _size = 0
+
+    def __missing__(self, constant: GraphConstant) -> jax.Array:
+        node = constant.node
+        tensor = node.tensor("value")
+        if tensor is None:
+            raise node.error("is a constant without a value")
+        _check_dtype(read_tensor_spec(tensor).dtype, f"the constant {node.name}")
+        array = jnp.asarray(read_array(tensor, jnp.dtype))
+        self._size += array.nbytes
+        if self._size > _MAX_CONSTANT_BYTES:
+            raise node.error(f"and other constants take more than {_MAX_CONSTANT_BYTES:,} bytes")
+        self[constant] = array
+        return array
+
+
 def _make_function(
-    model: MetaGraph, name: str, signature: GraphSignature, names: Mapping[str, str]
+    model: MetaGraph,
+    name: str,
+    signature: GraphSignature,
+    names: Mapping[str, str],
+    constants: _Constants,
 ) -> SavedGraphFunction:
     scope = CallScope.of_graph(model, {n: port.tensor for n, port in signature.inputs.items()})
     outputs = {n: scope.value(port.tensor) for n, port in signature.outputs.items()}
     calls = _sort_calls(outputs.values(), name, names)
     values = [*outputs.values(), *(value for bound in calls for value in bound.arguments)]
     variables: dict[str, str] = {}
-    constants: dict[GraphConstant, Any] = {}
     for leaf, dtypes in map(split_casts, values):
         for dtype in dtypes:
             _check_dtype(dtype, "a cast")
@@ -186,18 +217,10 @@ def _make_function(
                 raise NotCallableError(f"it reads the variable {leaf.node}, which is not restored")
             variables[leaf.node] = names[leaf.node]
         elif isinstance(leaf, GraphConstant):
-            constants[leaf] = _read_constant(leaf.node)
+            _ = constants[leaf]  # reads it
     if not calls:
         raise NotCallableError("it calls no JAX function")
     return SavedGraphFunction(name, signature, outputs, calls, variables, constants)
-
-
-def _read_constant(node: Node) -> jax.Array:
-    tensor = node.tensor("value")
-    if tensor is None:
-        raise node.error("is a constant without a value")
-    _check_dtype(read_tensor_spec(tensor).dtype, f"the constant {node.name}")
-    return jnp.asarray(read_array(tensor, jnp.dtype))
 
 
 def _check_dtype(name: str, user: str) -> None:
@@ -245,19 +268,6 @@ def _make_signature(function: SavedGraphFunction, params: Mapping[str, Any]) -> 
         for ports in (function.inputs, function.outputs)
     )
     return LoadedSignature(function.name, inputs, outputs, call)
-
-
-def _to_array(value: Any, port: SignaturePort) -> Any:
-    """Converts Python numbers and lists to the input's dtype, as TensorFlow does."""
-    if hasattr(value, "dtype"):
-        return value
-    try:
-        return jnp.asarray(value, port.type.dtype)
-    except (TypeError, ValueError, OverflowError) as e:
-        raise DTypeError(
-            f"The input {port.name} must be an array or numbers for {port.type}. Got: "
-            f"{value!r:.200} of type {type(value).__name__}."
-        ) from e
 
 
 def _check_has_modules(folder: AnyPath, graph: Graph) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.loading._arrays import make_jax_array, make_typed_key
+from jax2tf_bridge.loading._arrays import make_input, make_jax_array
 from jax2tf_bridge.loading._functions import (
     LoadedFunction,
     LoadedModel,
@@ -203,7 +203,10 @@ def _make_signature(
         )
 
     def call(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        arguments = [make_typed_key(inputs[names[path]], ins[path]) for path in input_paths]
+        arguments = [
+            make_input(inputs[name], ins[path], name)
+            for path, name in ((path, names[path]) for path in input_paths)
+        ]
         values = function.call_on_leaves(function.insert_masks([*weight_arrays, *arguments]))
         by_path = dict(zip(outs, values, strict=True))
         return {name: by_path[path] for path, name in results.items()}

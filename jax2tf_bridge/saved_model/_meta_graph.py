@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -75,12 +75,8 @@ class _Object:
     variable: ProtoMessage | None
 
 
-def _read_objects(meta_graph: ProtoMessage) -> Objects | None:
-    objects = [
-        _read_object(message)
-        for graph in meta_graph.messages(MetaGraphField.OBJECT_GRAPH, "the object graph")
-        for message in graph.messages(ObjectGraphField.NODES, "an object")
-    ]
+def _read_objects(messages: Iterable[ProtoMessage]) -> Objects | None:
+    objects = list(map(_read_object, messages))
     if not objects:
         return None
     paths = dict(_iter_paths(objects))
@@ -172,11 +168,6 @@ class SignaturePort:
     tensor: str
     default: ProtoMessage | None = None
 
-    @property
-    def has_default(self) -> bool:
-        """Returns whether callers may omit the input."""
-        return self.default is not None
-
 
 @dataclass(frozen=True)
 class GraphSignature:
@@ -224,7 +215,28 @@ class MetaGraph:
     @cached_property
     def objects(self) -> Objects | None:
         """Variables and methods of the loaded object; None in models of TensorFlow 1."""
-        return _read_objects(self._message)
+        return _read_objects(self._object_messages)
+
+    @cached_property
+    def _object_graphs(self) -> list[ProtoMessage]:
+        return list(self._message.messages(MetaGraphField.OBJECT_GRAPH, "the object graph"))
+
+    @cached_property
+    def _object_messages(self) -> list[ProtoMessage]:
+        return [
+            message
+            for graph in self._object_graphs
+            for message in graph.messages(ObjectGraphField.NODES, "an object")
+        ]
+
+    @cached_property
+    def _concrete_functions(self) -> dict[str, ProtoMessage]:
+        return dict(
+            graph.entry(field, "a concrete function")
+            for graph in self._object_graphs
+            for field in graph.fields()
+            if field.number == ObjectGraphField.CONCRETE_FUNCTIONS
+        )
 
     @cached_property
     def signatures(self) -> Mapping[str, GraphSignature]:
@@ -239,20 +251,15 @@ class MetaGraph:
 
     def captures(self, function: str) -> tuple[Capture | None, ...]:
         """Returns the captures of a function, which follow its arguments; None for non-tensors."""
-        for graph in self._message.messages(MetaGraphField.OBJECT_GRAPH, "the object graph"):
-            for part in graph.fields():
-                if part.number != ObjectGraphField.CONCRETE_FUNCTIONS:
-                    continue
-                name, concrete = graph.entry(part, "a concrete function")
-                if name == function:
-                    objects = list(graph.messages(ObjectGraphField.NODES, "an object"))
-                    return tuple(
-                        _read_capture(concrete, objects, index)
-                        for inputs in concrete.fields()
-                        if inputs.number == ConcreteFunctionField.BOUND_INPUTS
-                        for index in concrete.integers(inputs)
-                    )
-        return ()
+        concrete = self._concrete_functions.get(function)
+        if concrete is None:
+            return ()
+        return tuple(
+            _read_capture(concrete, self._object_messages, index)
+            for inputs in concrete.fields()
+            if inputs.number == ConcreteFunctionField.BOUND_INPUTS
+            for index in concrete.integers(inputs)
+        )
 
     def variables(self) -> tuple[ModelVariable, ...]:
         """Returns the variables: of the objects, or of the nodes in a model of TensorFlow 1."""

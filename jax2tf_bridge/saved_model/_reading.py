@@ -149,7 +149,8 @@ def read_saved_model(
         sidecar=sidecar,
         sidecar_problem=problem,
         missing_functions=tuple(dict.fromkeys(missing_functions)),
-        missing_files=tuple(_find_missing_files(graphs, files)),
+        # If files were left out, nothing is known to be missing.
+        missing_files=tuple(_find_missing_files(graphs, files)) if len(files) < _MAX_FILES else (),
     )
 
 
@@ -225,7 +226,7 @@ def _make_not_a_saved_model_error(folder: AnyPath) -> OSError | FileFormatError:
     if (folder / "saved_model.pbtxt").exists():
         advice = "Load and save it again: its text form, saved_model.pbtxt, is not read."
     elif (folder / "saved_model.cpb").exists():
-        advice = "Its chunked form, saved_model.cpb, is not read: save it with less than 2 GiB."
+        advice = "Save it with less than 2 GiB: its chunked form, saved_model.cpb, is not read."
     elif below:
         newest = max(below, key=lambda name: (int(name) if name.isdecimal() else -1, name))
         advice = f"There is one in {folder / newest}."
@@ -361,4 +362,11 @@ def _read_array(bundle: TensorBundle, key: str) -> np.ndarray[Any, Any]:
     except ImportError:
         needed_for = f"reading {entry.dtype} from {bundle.index}"
         raise MissingDependencyError("ml_dtypes", "jax", needed_for) from None
-    return np.frombuffer(bundle.read(key), dtype).reshape(entry.shape)
+    try:
+        return np.frombuffer(bundle.read(key), dtype).reshape(entry.shape)
+    except ValueError as e:
+        raise FileFormatError(
+            f"{bundle.index}: {key} has the shape {entry.shape!s:.80}, which NumPy's arrays cannot "
+            "have. Save the variable in TensorFlow with another shape.",
+            file=bundle.index,
+        ) from e

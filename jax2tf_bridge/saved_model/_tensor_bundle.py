@@ -127,8 +127,8 @@ class TensorBundle:
             file.seek(0, os.SEEK_END)
             if entry.start + entry.size > file.tell():
                 raise FileFormatError(
-                    f"{name} is cut short: {key} lies at the bytes {entry.start} to "
-                    f"{entry.start + entry.size}, and it has {file.tell()}. Copy it anew.",
+                    f"{name} is cut short: it has {file.tell()} bytes, and {key} ends at byte "
+                    f"{entry.start + entry.size}. Copy it anew.",
                     file=name,
                 )
             file.seek(entry.start)
@@ -158,7 +158,7 @@ def _read_table(index: ProtoMessage) -> Iterator[tuple[bytes, ProtoMessage]]:
         raise index.error(0, f"it has {len(index)} bytes")
     begin = index.end - _FOOTER_SIZE
     if int.from_bytes(index.data[-8:], "little") != _MAGIC:
-        raise index.error(begin, "it does not end as an index does")
+        raise index.error(begin, "its last bytes are not those of an index")
     # The metaindex block is not needed.
     _, at = _read_block(index, index, begin)
     block, _ = _read_block(index, index, at)
@@ -168,7 +168,7 @@ def _read_table(index: ProtoMessage) -> Iterator[tuple[bytes, ProtoMessage]]:
     end = 0
     for _, handle in _iterate_entries(block):
         block, _ = _read_block(index, handle, handle.start)
-        # Otherwise a small file could name one block many times, and each would be verified.
+        # A small file could name one block many times, and each would be verified.
         if block.start < end:
             raise index.error(handle.start, "its blocks overlap")
         end = block.end
@@ -189,7 +189,7 @@ def _read_block(index: ProtoMessage, handle: ProtoMessage, at: int) -> tuple[Pro
     size, after = handle.varint(after)
     end = start + size
     if end + _TRAILER_SIZE > len(index) - _FOOTER_SIZE:
-        raise index.error(at, "a block lies behind its end")
+        raise index.error(at, "a block ends after the file")
     kind, stored = struct.unpack_from("<BI", index.data, end)
     if crc32c(memoryview(index.data)[start : end + 1]) != unmask_checksum(stored):
         raise index.error(start, "the checksum of the block is wrong")
@@ -235,9 +235,9 @@ def _read_entry(message: ProtoMessage, shards: int) -> BundleEntry:
         shape = read_known_shape(message.message(fields[2], "the shape of a variable"))
     checksum = message.fixed32(fields[6]) if 6 in fields else 0
     if not 0 <= shard < shards:
-        raise message.error(message.start, f"a tensor lies in file {shard} of {shards}")
+        raise message.error(message.start, f"a tensor is in file {shard} of {shards}")
     if start < 0 or size < 0:
-        raise message.error(message.start, f"a tensor lies at the bytes {start} to {start + size}")
+        raise message.error(message.start, f"a tensor is at the bytes {start} to {start + size}")
     spec = TensorSpec(name_dtype(dtype), shape)
     if spec.size is not None and size != spec.size:
         raise message.error(message.start, f"a tensor of {spec.size} bytes has {size}")

@@ -133,7 +133,7 @@ _BYTES, _VERSION = 18, 3
 
 
 def read_strings(tensor: ProtoMessage) -> tuple[bytes, ...]:
-    """Reads the strings that a constant stores; the last one stands for all later elements.
+    """Reads the strings that a constant stores; the last one repeats for all later elements.
 
     Raises:
       FileFormatError: the constant is damaged.
@@ -185,6 +185,9 @@ def read_array(tensor: ProtoMessage, dtype_of: Callable[[str], Any]) -> np.ndarr
             problem = "the number of elements of a constant does not match its shape"
             raise tensor.error(tensor.start, problem)
         return _reshape(tensor, np.frombuffer(content, dtype), shape)
+    for piece in pieces:
+        if piece.dtype.kind in "fc" and piece.dtype != dtype:
+            raise tensor.error(tensor.start, f"a constant of {name} has values of {piece.dtype}")
     values = np.concatenate(pieces) if pieces else np.zeros(0)
     if len(values) < size and size * dtype.itemsize > _MAX_TENSOR_BYTES:
         raise tensor.error(tensor.start, f"a constant has {size} elements")

@@ -1,7 +1,7 @@
 """Reads and writes the warm-up requests of TensorFlow Serving.
 
-They are a TFRecord file, which is a sequence of byte strings. A record has its length in eight
-bytes, their checksum, the content, and the content's checksum.
+They are a TFRecord file, which is a sequence of records. A record is the length of its content in
+eight bytes, the checksum of these, the content, and the checksum of the content.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from jax2tf_bridge.comparing import (
     infer_batch_variable,
 )
 from jax2tf_bridge.errors import BridgeError, ModuleError, ShapeError
-from jax2tf_bridge.loading import LoadedFunction, make_typed_key
+from jax2tf_bridge.loading import LoadedFunction, make_input
 from jax2tf_bridge.portable import Aval, PortableFunction
 from jax2tf_bridge.saved_model import SignatureEntry
 from jax2tf_bridge.storage import AnyPath, on_disk
@@ -519,7 +519,7 @@ class ComparedPair:
     def _make_leaves(self, inputs: Mapping[str, Any]) -> list[Any]:
         arguments = []
         for name, aval in self._inputs.items():
-            value = make_typed_key(inputs[name], aval)
+            value = make_input(inputs[name], aval, name)
             arguments.append(value if _is_key(value) else jnp.asarray(value, aval.dtype))
         return [*self._weights, *arguments]
 

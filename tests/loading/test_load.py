@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -84,6 +85,10 @@ def test_signatures_have_the_names_that_tensorflow_has(folder: Path, model: Load
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-5)
     assert list(model.signatures["encode"].outputs) == ["code"]
+    (code,) = model.signatures["encode"](x=[[1, 2, 3]]).values()
+    np.testing.assert_allclose(
+        code, encode(PARAMS, np.array([[1, 2, 3]], np.float32)), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_weights_are_the_pytree_that_was_saved(model: LoadedModel) -> None:
@@ -154,6 +159,17 @@ def test_a_function_without_a_gradient_says_why(tmp_path: Path) -> None:
         (lambda m: m.functions["encode"]({}, X), StructureError, "the key 'dense' is missing"),
         (lambda m: m.signatures["encode"](y=X), StructureError, "the input x is missing"),
         (
+            lambda m: m.signatures["encode"](x=None),
+            DTypeError,
+            r"The input x must be an array or numbers for float32\[b,3\]\. Got: None of type None",
+        ),
+        (
+            lambda m: m.signatures["encode"](x=[[1, 2, 3], [4]]),
+            DTypeError,
+            r"Got: \[\[1, 2, 3\], \[4\]\] of type list\.",
+        ),
+        (lambda m: m.signatures["encode"](self=X), StructureError, "there is no input self"),
+        (
             lambda m: m.encdoe,
             AttributeError,
             r"^the SavedModel has no signature 'encdoe': did you mean 'encode'\? There are: ",
@@ -209,9 +225,19 @@ def test_keys_and_seeds(tmp_path: Path) -> None:
     expected = noise(jax.random.key(7))
     np.testing.assert_array_equal(model.words(jax.random.key(7)), expected)
     (from_words,) = model.signatures["words"](key=np.array([0, 7], np.uint32)).values()
-    (from_seed,) = model.signatures["seed"](key=np.uint32(7)).values()
     np.testing.assert_array_equal(from_words, expected)
-    np.testing.assert_array_equal(from_seed, expected)
+    for seed in (np.uint32(7), 7):
+        (from_seed,) = model.signatures["seed"](key=seed).values()
+        np.testing.assert_array_equal(from_seed, expected)
+    text = "The input key must be a key, its 2 words, or a seed from 0 to 4294967295. Got: "
+    for wrong, error, got in (
+        (-1, DTypeError, "-1 of type int."),
+        ("7", DTypeError, "'7' of type str."),
+        (np.float32(7), DTypeError, "an array of float32."),
+        ([7], ShapeError, "the shape (1,)."),
+    ):
+        with pytest.raises(error, match=re.escape(f"{text}{got}")):
+            model.signatures["seed"](key=wrong)
 
 
 def test_what_tensorflow_does_before_is_left_out(tmp_path: Path) -> None:
@@ -233,7 +259,7 @@ def test_what_tensorflow_does_before_is_left_out(tmp_path: Path) -> None:
 
 def test_functions_with_buckets_run_at_any_size(tmp_path: Path) -> None:
     signature = Signature(lambda x: jnp.exp(x), args=[X], polymorphic_shapes="(b, 3)")
-    save(tmp_path / "1", signature, buckets={"b": [2, 8]})
+    save(tmp_path / "1", signature, buckets={"b": [4]})
     np.testing.assert_allclose(
         load(tmp_path / "1").serving_default(X[:3]), np.exp(X[:3]), rtol=1e-5
     )

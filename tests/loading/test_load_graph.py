@@ -137,6 +137,8 @@ def test_gradients_end_where_they_were_saved(model: LoadedModel) -> None:
             r"^The input x must be an array or numbers for float32\[\?,3\]\. Got: 'text' of type",
         ),
         ({"n": 2**40}, DTypeError, r"for int32\[\]\. Got: 1099511627776 of type int\.$"),
+        ({"n": 2.5}, DTypeError, r"for int32\[\]\. Got: 2\.5 of type float\.$"),
+        ({"x": np.array(["text"])}, DTypeError, r"Got: array\(\['text'\], dtype='<U4'\) of type"),
         ({"y": X}, StructureError, "there is no input y"),
         ({"unused": UNUSED[:2]}, ShapeError, r"size args\[2\]\.shape\[0\] \(= 2\)"),
     ],
@@ -149,9 +151,21 @@ def test_wrong_arguments_are_named(
         model.serving_default(**inputs)
 
 
-def test_weights_that_are_missing_are_named(model: LoadedModel) -> None:
+def test_weights_that_do_not_fit_are_named(model: LoadedModel) -> None:
+    function = model.functions["serving_default"]
     with pytest.raises(StructureError, match=r"params\['params/w'\] is missing"):
-        model.functions["serving_default"]({}, x=X, unused=UNUSED, n=0)
+        function({}, x=X, unused=UNUSED, n=0)
+    with pytest.raises(StructureError, match="params must be a dict of weights, not a NoneType"):
+        function(None, x=X, unused=UNUSED, n=0)
+    with pytest.raises(DTypeError, match=r"params/w'\]: expected float32, got \[\[.* of type list"):
+        function({"params/w": W.tolist()}, x=X, unused=UNUSED, n=0)
+
+
+def test_inputs_by_position_are_told(model: LoadedModel) -> None:
+    text = r"pass the inputs by name \(n, unused, x\), not by position"
+    for call in (model.serving_default, model.signatures["serving_default"]):
+        with pytest.raises(StructureError, match=text):
+            call(X)
 
 
 def test_two_functions_one_after_the_other(tmp_path: Path) -> None:
@@ -234,13 +248,26 @@ def test_functions_that_call_each_other_twice(tmp_path: Path) -> None:
             tmp_path, by_hand.node("n", f"f{count}", ["x"]), output="n:0", functions=functions
         )
 
-    save(3)
+    save(2)
     expected = X
-    for _ in range(8):
+    for _ in range(4):
         expected = np.sin(expected) + 1
     np.testing.assert_allclose(load(tmp_path).f(x=X)["y"], expected, rtol=1e-5)
     save(40)
     with pytest.raises(FileFormatError, match="f: it calls more than 2,000 modules"):
+        load(tmp_path)
+
+
+def test_constants_are_read_once_and_bounded_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = export(jnp.add, platforms=["cpu"])(X, X).module.data
+    call = by_hand.Call(module, name="sum", inputs=["k", "k"]).node()
+    write_graph(tmp_path, call, by_hand.constant("k", X.shape), output="sum:0")
+    monkeypatch.setattr("jax2tf_bridge.loading._graph_models._MAX_CONSTANT_BYTES", X.nbytes)
+    assert list(load(tmp_path).functions) == ["f"]
+    monkeypatch.setattr("jax2tf_bridge.loading._graph_models._MAX_CONSTANT_BYTES", X.nbytes - 1)
+    with pytest.raises(FileFormatError, match="k and other constants take more than 47 bytes"):
         load(tmp_path)
 
 

@@ -225,7 +225,7 @@ def test_sizes_that_are_long_to_multiply_out() -> None:
     for i, name in enumerate(names):
         data = data.replace(name.encode(), f"(a+b+c+d)^30+{i:02d}".encode())
     start = time.perf_counter()
-    with pytest.raises(FileFormatError, match=r"as it is printed, got '.*parentheses of its own"):
+    with pytest.raises(FileFormatError, match=r"as JAX prints it, got '.*grouping parentheses"):
         deserialize(data)
     assert time.perf_counter() - start < 1
 

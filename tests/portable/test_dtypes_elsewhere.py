@@ -13,7 +13,7 @@ from jax import export as jax_export
 from jax2tf_bridge._dtypes import ALL_DTYPES, KEYS, DType
 from jax2tf_bridge.bytecode import read_main_types
 from jax2tf_bridge.errors import DTypeError
-from jax2tf_bridge.loading import make_typed_key
+from jax2tf_bridge.loading import make_input
 from jax2tf_bridge.portable import Aval
 
 # Private: its table is compared with TensorFlow's.
@@ -62,7 +62,7 @@ def test_keys(name: str) -> None:
     aval = read_exported(exported(key.dtype).serialize()).in_avals[0]
     assert (aval.dtype, aval.element_shape) == (name, (row.words,))
     # As a loaded signature with seed="scalar" takes it.
-    seeded = make_typed_key(np.uint32(7), aval)
+    seeded = make_input(np.uint32(7), aval, "key")
     np.testing.assert_array_equal(jax.random.key_data(seeded), jax.random.key_data(key))
 
 

@@ -63,7 +63,7 @@ def test_tensorflow_and_the_bridge_read_what_was_added(prefix: str) -> None:
 
 def test_the_index_is_the_one_that_tensorflow_writes(prefix: str, tmp_path: Path) -> None:
     """Byte for byte, in several blocks, if tensors are in the same order as in the index."""
-    names = [f"n/layer_{i:04}/kernel" for i in range(8_000)]
+    names = [f"n/{'block' * 40}_{i:04}/kernel" for i in range(1_400)]
     arrays = [np.array(i, np.int32) for i in range(len(names))]
     append_tensors(prefix, {n: new_tensor(a) for n, a in zip(names, arrays, strict=True)})
     tf.raw_ops.SaveV2(
@@ -75,7 +75,7 @@ def test_the_index_is_the_one_that_tensorflow_writes(prefix: str, tmp_path: Path
     ours, theirs = TensorBundle(prefix), TensorBundle(tmp_path / "whole")
     assert ours.raw == theirs.raw
     reader = tf.train.load_checkpoint(prefix)
-    for i in (0, 15, 16, 4095, 7_999):
+    for i in (0, 15, 16, 1_399):
         assert reader.get_tensor(names[i]) == i
 
 

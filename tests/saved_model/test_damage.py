@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
 from jax2tf_bridge.saved_model import bytes_field
-from tests.sampling import examples
+from tests.sampling import examples, stride
 from tests.saved_model.by_hand import (
     Call,
     Model,
@@ -71,15 +71,15 @@ def test_damage_in_a_function_that_nothing_reaches(tmp_path: Path) -> None:
     assert not described(tmp_path, unreached.proto())
 
 
-def test_a_bit_of_each_byte_flipped(tmp_path: Path) -> None:
+def test_a_bit_of_bytes_flipped(tmp_path: Path) -> None:
     data = bytearray(DATA)
     read = 0
-    for position in range(len(data)):
+    for position in range(0, len(data), stride(3)):
         bit = 1 << position * 5 % 8
         data[position] ^= bit
         read += described(tmp_path, bytes(data))
         data[position] ^= bit
-    assert 0 < read < len(data)  # a name may be another one
+    assert 0 < read < len(data) // stride(3)  # a name may be another one
 
 
 @settings(max_examples=examples(100), deadline=None)

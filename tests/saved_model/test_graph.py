@@ -165,6 +165,7 @@ def test_functions_that_call_each_other_twice_are_followed() -> None:
             varint_field(1, 1) + bytes_field(4, b"abc"),
             "elements of a constant does not match its shape",
         ),
+        (varint_field(1, 3) + bytes_field(5, b"\0\0\xc0\x7f"), "of int32 has values of float32"),
         (bytes_field(2, by_hand.shape([None])), "a tensor has no known shape"),
         (varint_field(1, 1) + bytes_field(2, by_hand.shape([2**40])), "has 1099511627776 elem"),
         (varint_field(1, 1) + bytes_field(2, by_hand.shape([1] * 100)), "which NumPy's arrays can"),

@@ -207,6 +207,15 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     assert contents.missing_files == ("variables/variables.index", "assets/words")
 
 
+def test_nothing_is_missing_among_more_files_than_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Model({"main": [CALL.node()]}, assets=["words"]).write(tmp_path / "m")
+    assert read_saved_model(model).missing_files == ("assets/words",)
+    monkeypatch.setattr("jax2tf_bridge.saved_model._reading._MAX_FILES", 1)
+    assert read_saved_model(model).missing_files == ()
+
+
 def test_constants_of_the_graph_by_size(tmp_path: Path) -> None:
     model = Model({"main": [CALL.node(), constant("c", (4, 5))]}, nodes=[constant("d", (100,))])
     contents = read_saved_model(model.write(tmp_path / "m"))
@@ -305,7 +314,7 @@ def test_folders_that_are_no_saved_model(tmp_path: Path) -> None:
         Model({"main": [CALL.node()]}).write(tmp_path / version)
     assert refusal(tmp_path) == f"{problem} There is one in {tmp_path / '10'}."
     (tmp_path / "saved_model.cpb").touch()
-    assert "Its chunked form, saved_model.cpb, is not read" in refusal(tmp_path)
+    assert "its chunked form, saved_model.cpb, is not read" in refusal(tmp_path)
     (tmp_path / "saved_model.pbtxt").touch()
     assert "its text form, saved_model.pbtxt, is not read" in refusal(tmp_path)
 

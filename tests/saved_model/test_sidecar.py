@@ -423,7 +423,7 @@ _values = st.recursive(
 @given(st.data())
 @settings(
     deadline=None,
-    max_examples=examples(50),
+    max_examples=examples(30),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_any_value_anywhere_is_read_or_refused(saved: Path, data: st.DataObject) -> None:

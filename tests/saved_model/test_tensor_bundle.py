@@ -13,7 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.saved_model import TensorBundle
+from jax2tf_bridge.saved_model import (
+    TensorBundle,
+    bytes_field,
+    read_saved_weights,
+    varint_field,
+)
 
 # Private: a checksum shows only that a file is sound; these compare its values.
 from jax2tf_bridge.saved_model._crc32c import (
@@ -219,7 +224,7 @@ HEADER = bytes([0, 0, 2, 8, 1])
         (_index(HEADER, empties=2), "its blocks overlap"),
         (_index(bytes([0, 0, 4, 8, 1, 16, 1])), "on a big-endian machine"),
         (_index(bytes([0, 0, 2, 8, 0])), "it names 0 files"),
-        (_index(HEADER + bytes([0, 1, 2]) + b"k" + bytes([24, 5])), "lies in file 5 of 1"),
+        (_index(HEADER + bytes([0, 1, 2]) + b"k" + bytes([24, 5])), "is in file 5 of 1"),
         (_index(HEADER + bytes([5, 1, 0]) + b"k"), "an entry is longer than its block"),
         (_index(HEADER + bytes([0, 1, 0]) + b"k" + bytes([0, 1, 0]) + b"k"), "not sorted"),
         (_index(HEADER + bytes([0, 1, 4]) + b"k" + bytes([8, 1, 40, 9])), "of 4 bytes has 9"),
@@ -235,6 +240,19 @@ def test_what_no_bundle_says_is_refused(tmp_path: Path, index: bytes, problem: s
 def test_a_block_without_entries_is_read(tmp_path: Path) -> None:
     Path(tmp_path, "v.index").write_bytes(_index(HEADER, empties=1))
     assert TensorBundle(tmp_path / "v").entries == {}
+
+
+def test_weights_that_numpy_cannot_hold_are_refused(tmp_path: Path) -> None:
+    sizes = b"".join(bytes_field(2, varint_field(1, size)) for size in (0, 2**62, 2**62))
+    entry = varint_field(1, 1) + bytes_field(2, sizes) + b"\x35\xd8\xea\x82\xa2"
+    folder = tmp_path / "variables"
+    folder.mkdir()
+    index = _index(HEADER + bytes([0, 8, len(entry)]) + b"params/w" + entry)
+    Path(folder, "variables.index").write_bytes(index)
+    Path(folder, "variables.data-00000-of-00001").touch()
+    Path(tmp_path, "saved_model.pb").touch()
+    with pytest.raises(FileFormatError, match=r"params/w has the shape .* which NumPy's arrays"):
+        read_saved_weights(tmp_path)
 
 
 @given(st.binary(max_size=60))

@@ -120,8 +120,8 @@ def test_captured_arrays_and_4_bit_integers() -> None:
     assert portable.lifted_constants
     # As it is written where it is, and from a file.
     exported = jax.export.export(jax.jit(f), platforms=["cpu"])(x, q)
-    for stored in (portable, deserialize(serialize(portable, vjp_order=2))):
-        back = in_jax(serialize_exported(stored, vjp_order=2))
+    for stored in (portable, deserialize(serialize(portable, vjp_order=1))):
+        back = in_jax(serialize_exported(stored, vjp_order=1))
         assert [str(aval.dtype) for aval in back.in_avals] == ["float32", "int4"]
         result, same = back.call(x, q)
         np.testing.assert_allclose(result, exported.call(x, q)[0], rtol=1e-6)
@@ -131,14 +131,10 @@ def test_captured_arrays_and_4_bit_integers() -> None:
     def slope(g: Any) -> Any:
         return jax.grad(lambda x: g(x, q)[0].sum())
 
-    def curvature(g: Any) -> Any:
-        return jax.grad(lambda x: (slope(g)(x) ** 2).sum())(x)
-
     np.testing.assert_allclose(slope(back.call)(x), slope(f)(x), rtol=1e-4)
-    np.testing.assert_allclose(curvature(back.call), curvature(f), rtol=1e-3, atol=1e-5)
     again = read_exported(serialize_exported(stored, vjp_order=0))
     assert not again.lifted_constants
-    assert serialize_exported(stored) == serialize_exported(portable, vjp_order=2)
+    assert serialize_exported(stored) == serialize_exported(portable, vjp_order=1)
 
 
 WITHOUT_JAX = """

@@ -70,7 +70,7 @@ def test_modules_of_all_sizes(size: int, vjp_size: int, tmp_path: Path) -> None:
 
 
 def test_structure_that_is_larger_than_the_first_read(tmp_path: Path) -> None:
-    constraints = tuple(f"b >= {n}" for n in range(10_000))
+    constraints = tuple(f"b >= {n}" for n in range(5_000))
     portable = changed(simple(), constraints=constraints, module=os.urandom(1 << 17))
     path = tmp_path / "f.jaxfn"
     write_function(path, portable)
@@ -297,7 +297,7 @@ def traced_peak() -> Iterator[list[int]]:
 
 
 def test_a_large_module_is_in_memory_once(tmp_path: Path) -> None:
-    size = 1 << 26
+    size = 1 << 24
     path = tmp_path / "f.jaxfn"
     write_function(path, changed(simple(), module=bytes(size)))
     with traced_peak() as peak:
@@ -337,7 +337,7 @@ def test_other_files_are_not_read_if_they_are_too_large(
 
 
 def test_other_files_are_in_memory_once(tmp_path: Path) -> None:
-    size = 1 << 26
+    size = 1 << 24
     path = tmp_path / "f.exported"
     path.touch()
     os.truncate(path, size)

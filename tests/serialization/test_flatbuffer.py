@@ -326,7 +326,7 @@ def test_a_part_can_be_read_again_later() -> None:
     table = root(everything())
     child = table.table(Node.CHILD)
     assert child is not None
-    for _ in range(100_000):
+    for _ in range(10_000):
         child = child.with_full_budget()
         assert child.string(Node.NAME) == "child"
     assert child.path == "child"

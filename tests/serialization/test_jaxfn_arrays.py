@@ -125,7 +125,7 @@ def test_arrays_of_all_sizes(sizes: tuple[int, ...], tmp_path: Path) -> None:
 
 
 def test_large_arrays_are_in_memory_once(tmp_path: Path) -> None:
-    size = 1 << 25
+    size = 1 << 23
     constants = [constant(Aval((size,), "uint8"), bytes([i]) * size) for i in range(2)]
     path = tmp_path / "f.jaxfn"
     portable = lifting(*constants, vjps=2)

@@ -128,9 +128,9 @@ BILLION = 2**32 - 1
             {"avals__element_ranks": [1], "avals__sizes": [-1], "avals__dimensions": [2]},
             "avals.sizes: expected numbers in the shapes of elements, got dimensions",
         ),
-        ({"avals__dimensions": [1, 3]}, "avals.dimensions: expected dimensions as they are printed,"
+        ({"avals__dimensions": [1, 3]}, "avals.dimensions: expected dimensions as JAX prints them,"
          " got '2*2' (it is a number)"),
-        ({"avals__dimensions": [4]}, "got '(b)' (it has parentheses of its own)"),
+        ({"avals__dimensions": [4]}, "got '(b)' (it has grouping parentheses)"),
         ({"lowering__stablehlo_version": [1, 2]}, "expected three numbers for each version, got 2"),
         ({"lowering__stablehlo_version": []}, "lowerings[0].stablehlo_version: expected one vers"),
         ({"lowering__dropped_because": [0]}, "dropped_because: expected 0 reasons, got 1"),

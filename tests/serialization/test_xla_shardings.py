@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jax2tf_bridge.portable import AbstractMesh, Sharding
+from jax2tf_bridge.serialization import bytes_field, varint, varint_field
 from jax2tf_bridge.serialization.jax_exported import (
     REPLICATED,
     replace_device_grid,
@@ -104,7 +107,25 @@ def test_what_no_mesh_says(hlo: str) -> None:
 @given(st.binary(max_size=40))
 @example(bytes.fromhex("08034a0102520105"))  # axis 5 of a grid with one axis
 @example(bytes.fromhex("08034a06ffffffffff01520100"))  # a grid of 2**36 devices
+@example(bytes.fromhex("08034a0700ffffffffff0152020100"))  # 2**36 devices, times none
 def test_any_bytes(hlo: bytes) -> None:
     assert isinstance(replace_device_grid(hlo), bytes)
     found = to_named_sharding(hlo, 2, 4)
     assert found is None or (found.mesh is not None and math.prod(found.mesh.axis_sizes) == 4)
+
+
+@pytest.mark.parametrize("sizes", [[8, *[1] * 30_000], [*[1] * 30_000, 8], [2**63] * 30_000])
+def test_long_grids_take_no_longer_than_their_bytes(sizes: Sequence[int]) -> None:
+    tiles = bytes_field(3, bytes([8]))
+    hlo = varint_field(1, 3) + tiles + bytes_field(9, b"".join(map(varint, sizes)))
+    start = time.process_time()
+    listed = replace_device_grid(hlo)
+    named = to_named_sharding(hlo, 1, 8)
+    names = tuple(f"axis_{i}" for i in range(len(sizes)))
+    mesh = AbstractMesh(names, tuple(sizes), tuple("auto" for _ in sizes))
+    grid = to_op_sharding(Sharding(mesh, (names[:1],)), 1)
+    assert time.process_time() - start < 1
+    is_valid = 8 in sizes
+    assert (grid is not None) == is_valid
+    assert (listed != hlo) == is_valid
+    assert (named is not None) == is_valid

@@ -473,7 +473,7 @@ def read_signature(
         entry.name,
         *_read_sides(entry),
         bucketing,
-        tuple(port.name for port in entry.inputs if port.has_default),
+        tuple(port.name for port in entry.inputs if port.default is not None),
         is_preprocessed=not _have_types(entry.inputs, inputs),
         is_postprocessed=not _have_types(entry.outputs, outputs),
         changes_weights=bool(stored.updates),

@@ -415,8 +415,8 @@ class _AvalReader:
         if has_own_parentheses(text):
             raise table.error(
                 AvalField.SHAPE,
-                f"a size as dimension {index}, as it is printed",
-                f"{text!r:.80} (it has parentheses of its own)",
+                f"a size as dimension {index}, as JAX prints it",
+                f"{text!r:.80} (it has grouping parentheses)",
             )
         try:
             dim = parse_dimension(text)

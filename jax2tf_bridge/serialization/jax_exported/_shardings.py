@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import operator
+from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable import AbstractDevice, AbstractMesh, Sharding
@@ -166,8 +169,11 @@ def to_op_sharding(sharding: Sharding, rank: int) -> bytes | None:
     if sharding.unreduced or sharding.reduced or len(sharding.partitions) > rank:
         return None
     names, sizes = sharding.mesh.axis_names, sharding.mesh.axis_sizes
+    if _multiply(sizes, _MAX_DEVICES) > _MAX_DEVICES:
+        return None
     used_axes = [axis for axes in sharding.partitions for axis in axes]
-    if len(set(used_axes)) != len(used_axes):
+    used = set(used_axes)
+    if len(used) != len(used_axes):
         return None
     size_of = dict(zip(names, sizes, strict=True))
     tiles = [math.prod(size_of[axis] for axis in axes) for axes in sharding.partitions]
@@ -176,9 +182,10 @@ def to_op_sharding(sharding: Sharding, rank: int) -> bytes | None:
     tiles += [1] * (rank - len(tiles))
     # Devices are numbered along the mesh. The permutation sorts the axes of the mesh by the
     # dimensions of the array.
-    unused_axes = [name for name in names if name not in used_axes]
+    unused_axes = [name for name in names if name not in used]
     copies = math.prod(size_of[name] for name in unused_axes)
-    permutation = [names.index(name) for name in (*used_axes, *unused_axes)]
+    index_of = {name: i for i, name in enumerate(names)}
+    permutation = [index_of[name] for name in (*used_axes, *unused_axes)]
     message = varint_field(_TYPE, _OTHER)
     message += _integers_field(_TILE_DIMENSIONS, tiles + [copies] * (copies > 1))
     if copies > 1:
@@ -207,12 +214,12 @@ def replace_device_grid(hlo: bytes) -> bytes:
     sizes = fields.pop(_IOTA_RESHAPE, [])
     all_axes = list(range(len(sizes)))
     axes = fields.pop(_IOTA_PERMUTATION, []) or all_axes
-    is_valid = sizes and sorted(axes) == all_axes and math.prod(sizes) <= _MAX_DEVICES
-    if not is_valid or _TILE_DEVICES in fields:
+    is_valid = sorted(axes) == all_axes and 0 < _multiply(sizes, _MAX_DEVICES) <= _MAX_DEVICES
+    if not (sizes and is_valid) or _TILE_DEVICES in fields:
         return hlo
-    strides = [math.prod(sizes[axis + 1 :]) for axis in all_axes]
+    strides = [*accumulate(reversed(sizes[1:]), operator.mul, initial=1)][::-1]
     devices = [0]
-    for axis in axes:
+    for axis in (axis for axis in axes if sizes[axis] > 1):
         devices = [d + i * strides[axis] for d in devices for i in range(sizes[axis])]
     message = b""
     for field, values in sorted({**fields, _TILE_DEVICES: devices}.items()):
@@ -245,24 +252,24 @@ def to_named_sharding(hlo: bytes, rank: int, devices: int) -> Sharding | None:
         kind != [_OTHER]
         or not sizes
         or sorted(permutation) != list(range(len(sizes)))
-        or math.prod(sizes) != devices
-        or math.prod(tiles) != devices
+        or _multiply(sizes, devices) != devices
+        or _multiply(tiles, devices) != devices
         or len(tiles) != rank + has_copies
     ):
         return None
     # XLA merges adjacent axes. If a dimension uses only a part of one, split the axis into parts.
-    remaining = [(axis, sizes[axis]) for axis in permutation]
+    remaining = deque((axis, sizes[axis]) for axis in permutation)
     part_sizes: dict[tuple[int, int], int] = {}
     partitions: list[list[tuple[int, int]]] = []
     for tile in tiles:
         partitions.append([])
         while tile > 1:
-            axis, size = remaining.pop(0)
+            axis, size = remaining.popleft()
             part = math.gcd(tile, size)
             if part not in (tile, size):
                 return None
             if part < size:
-                remaining.insert(0, (axis, size // part))
+                remaining.appendleft((axis, size // part))
             if part > 1:
                 key = axis, len(part_sizes)
                 part_sizes[key] = part
@@ -272,6 +279,16 @@ def to_named_sharding(hlo: bytes, rank: int, devices: int) -> Sharding | None:
     mesh = _make_mesh([part_sizes[key] for key in order])
     named = [tuple(mesh.axis_names[order.index(key)] for key in keys) for keys in partitions]
     return Sharding(mesh, tuple(named[:rank]))
+
+
+def _multiply(sizes: Iterable[int], limit: int) -> int:
+    """Returns the product, or a number above `limit` if a partial product exceeds it."""
+    product = 1
+    for size in sizes:
+        product *= size
+        if product > limit:  # the product of many large numbers would take hours
+            break
+    return product
 
 
 def _make_mesh(sizes: Sequence[int]) -> AbstractMesh:

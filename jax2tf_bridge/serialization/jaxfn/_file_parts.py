@@ -49,16 +49,7 @@ class _Crc32:
         self._value = zlib.crc32(data, self._value)
 
     def hexdigest(self) -> str:
-        return format_crc32(self._value)
-
-
-def format_crc32(value: int) -> str:
-    """Formats a CRC-32 for messages.
-
-    >>> format_crc32(255)
-    '000000ff'
-    """
-    return f"{value:08x}"
+        return f"{self._value:08x}"
 
 
 Kind: TypeAlias = Literal["module", "array"]
@@ -111,7 +102,7 @@ def locate_modules(tables: Sequence[FlatBufferTable], end: int) -> list[Part]:
             f"the VJP of order {order}" if order else "the function",
             end,
             table.integer(FunctionRecord.MODULE_SIZE),
-            format_crc32(table.integer(FunctionRecord.MODULE_CRC32)),
+            f"{table.integer(FunctionRecord.MODULE_CRC32):08x}",
         )
         parts.append(part)
         end = part.end

@@ -103,11 +103,9 @@ def look_up_optional(table: FlatBufferTable, field: Field, pool: Sequence[T]) ->
 
 
 def optional_bytes(table: FlatBufferTable, field: Field) -> bytes | None:
-    """Returns a copy of the bytes in a field; None if the field was not written.
-
-    Charges the budget, since a hostile file may refer to the same bytes a million times.
-    """
-    return bytes(table.integers(field)) if table.has(field) else None
+    """Returns a copy of the bytes in a field; None if the field was not written."""
+    view = table.bytes(field)
+    return None if view is None else bytes(view)
 
 
 _MAX_SIZE = 2**63 - 1
@@ -221,7 +219,7 @@ def _read_sizes(table: FlatBufferTable, texts: Sequence[str]) -> tuple[Dim, ...]
 
 
 def _parse_dimension(text: str, table: FlatBufferTable) -> DimExpr:
-    problem = "it has parentheses of its own"
+    problem = "it has grouping parentheses"
     if not has_own_parentheses(text):
         try:
             dimension = parse_dimension(text)
@@ -232,5 +230,5 @@ def _parse_dimension(text: str, table: FlatBufferTable) -> DimExpr:
                 return dimension
             problem = "it is a number"
     raise table.error(
-        AvalsRecord.DIMENSIONS, "dimensions as they are printed", f"{text!r:.80} ({problem})"
+        AvalsRecord.DIMENSIONS, "dimensions as JAX prints them", f"{text!r:.80} ({problem})"
     )

@@ -376,8 +376,7 @@ def _decode_key(table: FlatBufferTable, depth: int = 1) -> Hashable:
         if depth >= _MAX_DEPTH:
             raise table.error(None, f"tuples nested at most {_MAX_DEPTH} deep", "more")
         return tuple(_decode_key(item, depth + 1) for item in table.tables(KeyRecord.ITEMS))
-    # integers() charges the budget; a hostile file may refer to the same bytes a million times.
-    data = bytes(table.integers(KeyRecord.DATA))
+    data = optional_bytes(table, KeyRecord.DATA) or b""
     if kind == "none":
         return None
     if kind == "bytes":
