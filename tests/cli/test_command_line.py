@@ -74,6 +74,10 @@ COMMANDS = ("export", "save", "litert", "onnx", "inspect", "retarget", "serve-ch
             ["inspect", "f", "--jsn=1"],
             "no option --jsn: did you mean --json? ({} inspect --help says more)",
         ),
+        (
+            ["save", "f", "-output", "m"],
+            "no option -output: did you mean --output? ({} save --help says more)",
+        ),
         (["inspect", "f", "g"], "unrecognized arguments: g ({} --help says more)"),
         (
             ["save", "f"],
@@ -120,6 +124,13 @@ def test_usage_errors(run: Run, words: list[str], error: str) -> None:
     ended = run(*words)
     assert (ended.code, ended.out) == (2, "")
     assert ended.error == error.format("jax2tf-bridge")
+
+
+def test_values_and_paths_may_begin_with_a_dash() -> None:
+    words = ["export", "m:f", "--constraints", "-b + 8 >= 0", "-of.jaxfn"]
+    options = parse(words)
+    assert (options.constraints, str(options.output)) == (["-b + 8 >= 0"], "f.jaxfn")
+    assert str(parse(["inspect", "--", "-old.jaxfn"]).file) == "-old.jaxfn"
 
 
 def _examples(text: str) -> list[list[str]]:

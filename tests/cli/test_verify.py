@@ -68,6 +68,15 @@ def test_latency_is_measured_where_it_is_asked_for(ok: Ok, model: Path) -> None:
         assert "latency" in ok("verify", model, *words, "--latency")
 
 
+@pytest.mark.parametrize("words", [("verify",), ("--verbose", "verify")])
+def test_latency_is_measured_with_onednn(
+    words: tuple[str, ...], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
+    assert run(*words, "none", "--against", "m:f", "--latency").code == 2
+    assert "TF_ENABLE_ONEDNN_OPTS" not in os.environ
+
+
 def test_latency_is_measured_where_no_power_of_two_is_allowed(tmp_path: Path) -> None:
     signature = Signature(
         lambda x: x * 2,
