@@ -135,9 +135,9 @@ def _add_verify_options(parser: argparse.ArgumentParser) -> None:
         "--tolerance",
         type=_read_tolerance,
         metavar="X",
-        help="how much floats may differ, relative to the largest number of an array, or to a "
-        "tenth of the largest gradient; by default 1e-12 for float64, 1e-4 for float32, 1e-2 for "
-        "float16, 6e-2 for bfloat16",
+        help="maximum difference of floats, relative to the largest number of their array, or to "
+        "a tenth of the largest gradient if that is more; by default 1e-12 for float64, 1e-4 for "
+        "float32, 1e-2 for float16, 6e-2 for bfloat16",
     )
     parser.add_argument(
         "--locate",
@@ -326,14 +326,15 @@ def _verify(options: argparse.Namespace, console: Console) -> None:
                 )
         except (BridgeError, OSError):
             raise
-        except Exception as e:
+        except (Exception, SystemExit) as e:
             if type(e).__module__.startswith("tensorflow"):
                 raise
             raise UserCodeError(f"running {options.against} or {options.directory}", e) from e
     if options.plot is not None:
         title = f"{options.directory.absolute().name}: latency of {report.signature}"
         variable = report.latency_over or "size"
-        options.plot.write_text(_plot_over_sizes(title, variable, report.latencies))
+        plot = _plot_over_sizes(title, variable, report.latencies)
+        options.plot.write_text(plot, encoding="utf-8")
     _show_report(report, options)
 
 
@@ -390,7 +391,7 @@ def _import_params_like(options: argparse.Namespace) -> Any:
     if callable(params) and jax.tree_util.all_leaves([params]):
         try:
             params = params()
-        except Exception as e:
+        except (Exception, SystemExit) as e:
             raise UserCodeError(f"calling {options.params_like}", e) from e
     return params
 
@@ -444,7 +445,7 @@ def _measure_load(options: argparse.Namespace, console: Console) -> None:
         sys.modules["tensorflow"].constant(0)  # this reads the variable
     report = run_measure_load(options.directory, load_options, console.step)
     if options.plot is not None:
-        options.plot.write_text(report.plot())
+        options.plot.write_text(report.plot(), encoding="utf-8")
     _show_report(report, options)
 
 
