@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import math
 import os
 import re
 import subprocess
@@ -104,9 +105,9 @@ def measure_load(
         buckets, 1 to 32 rows. At most 256 different requests are sent.
       signature: the signature to call; by default "serving_default", or the only one.
       example: values of inputs by name, or several of them, in place of random ones. They are
-        repeated or cut to the sizes. A signature with a `preprocess`, or a model that the bridge
-        did not save, gets them as they are, or else its warm-up requests. With `sizes` of the
-        rows, a signature with a `preprocess` gets their rows, repeated or cut.
+        repeated or cut to the sizes. If the signature has a `preprocess`, or the bridge did not
+        save the model, they are sent unchanged (by default the warm-up requests are); `sizes` of
+        the rows repeats or cuts the rows for a `preprocess`.
       protocol: "gRPC" or "REST"; by default gRPC, if grpcio is installed here.
       server: the path of TensorFlow Serving; by default that in the environment variable
         TENSORFLOW_MODEL_SERVER, or on the PATH.
@@ -169,12 +170,15 @@ class LoadOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.callers < 1:
-            text = f": expected at least one caller. Got: {self.callers}"
-            raise BridgeError(Message(Argument("callers"), text))
-        if not self.seconds > 0:
-            text = f": expected more than 0 seconds. Got: {self.seconds}"
-            raise BridgeError(Message(Argument("seconds"), text))
+        for name, is_valid, expected in (
+            ("callers", self.callers >= 1, "at least one caller"),
+            ("seconds", 0 < self.seconds < math.inf, "a finite time of more than 0 seconds"),
+            ("protocol", self.protocol in (None, "gRPC", "REST"), "gRPC or REST"),
+            ("sizes", self.sizes is None or _is_sizes(self.sizes), "lists by dimension variable"),
+        ):
+            if not is_valid:
+                text = f": expected {expected}. Got: {getattr(self, name)}"
+                raise BridgeError(Message(Argument(name), text))
         if not self.uses_tensorflow:
             return
         for name in ("server", "protocol"):
@@ -191,6 +195,10 @@ class LoadOptions:
     def uses_tensorflow(self) -> bool:
         """True if a TensorFlow is named that runs the model instead of a server."""
         return self.tensorflow is not None or self.python is not None
+
+
+def _is_sizes(sizes: Any) -> bool:
+    return isinstance(sizes, Mapping) and all(isinstance(each, Iterable) for each in sizes.values())
 
 
 def run_measure_load(
@@ -456,8 +464,9 @@ def _run_callers(processes: Sequence[_Process], folder: Path) -> MeasuredAnswers
     """
     for process in processes:
         assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # a process that ended is reported below
+            process.stdin.write("go\n")
+            process.stdin.flush()
     parts = []
     failures: Counter[str] = Counter()
     for number, process in enumerate(processes):
