@@ -54,13 +54,7 @@ Sizes = Sequence[Mapping[str, int]]
 def read_interface(
     folder: AnyPath, name: str, signatures: Sequence[str] | None, sizes: Sizes
 ) -> Interface:
-    """Reads the signatures of a SavedModel and checks that they can be compiled.
-
-    Args:
-      folder: the SavedModel.
-      name: the name of the library.
-      signatures: the names of the signatures; None for all.
-      sizes: the sizes to compile.
+    """Reads signatures of a SavedModel, by default all, and checks that they can be compiled.
 
     Raises:
       FileFormatError: the folder is not a SavedModel that `save` wrote.
@@ -76,7 +70,7 @@ def read_interface(
             file=str(folder),
         )
     sidecar, portables = contents
-    names = list(signatures or portables)
+    names = [signatures] if isinstance(signatures, str) else dict.fromkeys(signatures or portables)
     for each in names:
         if each not in portables:
             raise SavingError(f"The model has {unknown_name_text('signature', each, portables)}")
@@ -93,11 +87,6 @@ def read_interface(
 
 def write_weights(folder: AnyPath, interface: Interface, stream: BinaryIO) -> None:
     """Writes the file of the weights: their types, a checksum, and the values.
-
-    Args:
-      folder: the SavedModel.
-      interface: the interface of the library.
-      stream: the file, which is empty.
 
     Raises:
       FileFormatError: the SavedModel is damaged.
@@ -314,7 +303,7 @@ def _choose_sizes(
         return [{}]
     buckets = entry.buckets or {}
     combinations = [
-        {variable: values[variable] for variable in variables}
+        {variable: int(values[variable]) for variable in variables}
         for values in all_sizes
         if not set(variables) - set(values)
     ]

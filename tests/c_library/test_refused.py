@@ -119,6 +119,13 @@ def test_wrapper_computes_shapes_and_pads(model: Path) -> None:
     assert pair.format_sizes() == "n=3"
 
 
+def test_signatures_and_sizes_in_other_types(model: Path) -> None:
+    for names in ("pair", ["pair", "pair"], ("pair",)):
+        interface = read_interface(model, "net", names, [{"n": np.int64(3)}, {"n": 3}])
+        assert [s.name for s in interface.signatures] == ["pair"]
+        assert r"\"sizes\":[{\"n\":3}]" in write_wrapper(interface, [[0]], separate=False)
+
+
 @pytest.mark.parametrize(
     ("sizes", "error", "text"),
     [
