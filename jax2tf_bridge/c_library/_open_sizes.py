@@ -157,12 +157,10 @@ def _make_interface(portable: PortableFunction, name: str) -> OpenInterface:
     inputs = tuple(_make_array(port, "input") for port in portable.inputs)
     outputs = tuple(_make_array(port, "output") for port in portable.outputs)
     variables = list_variables(portable.in_avals)
-    sizes = [(f"the size {v}", make_identifier(v)) for v in variables]
-    for where, arrays in (("arguments", inputs), ("results", outputs)):
-        names = [(array.name, array.identifier) for array in arrays]
-        check_identifiers(
-            f"The {where} of {portable.name}", [*sizes, *names] if arrays is inputs else names
-        )
+    for where, sizes, arrays in (("arguments", variables, inputs), ("results", (), outputs)):
+        names = [(f"the size {v}", make_identifier(v)) for v in sizes]
+        names += [(array.name, array.identifier) for array in arrays]
+        check_identifiers(f"The {where} of {portable.name}", names)
     texts = (*portable.constraints, *portable.requirements)
     conditions = dict.fromkeys(map(parse_comparison, texts))
     return OpenInterface(
