@@ -274,7 +274,8 @@ def _check_variables(
     portables: Mapping[str, PortableFunction], names: Iterable[str], sizes: Sizes
 ) -> None:
     known = {v for n in names for v in list_variables([p.aval for p in portables[n].inputs])}
-    if isinstance(sizes, Mapping) or not all(isinstance(values, Mapping) for values in sizes):
+    is_list = isinstance(sizes, Sequence)
+    if not is_list or not all(isinstance(values, Mapping) for values in sizes):
         raise SavingError(
             "sizes must be a list with a mapping for each program, such as "
             f"[{{'b': 1}}, {{'b': 32}}]. Got: {sizes!r}."
@@ -287,8 +288,8 @@ def _check_variables(
                 raise SavingError(f"sizes: no signature has the size {variable}. {text}")
             if as_integer(size) is None:
                 raise SavingError(f"sizes: {variable} must be an integer. Got: {size!r}.")
-            if size < 0:
-                raise SavingError(f"sizes: {variable} must be at least 0. Got: {size}.")
+            if size < 1:
+                raise SavingError(f"sizes: {variable} must be at least 1. Got: {size}.")
 
 
 def _choose_sizes(

@@ -140,13 +140,19 @@ def test_signatures_and_sizes_in_other_types(model: Path) -> None:
             SavingError,
             "sizes: no signature has the size m. Their open sizes: b, n.",
         ),
-        ([{"n": -1}], SavingError, "sizes: n must be at least 0. Got: -1."),
+        ([{"n": 0}], SavingError, "sizes: n must be at least 1. Got: 0."),
         ([{"n": "1"}], SavingError, "sizes: n must be an integer. Got: '1'."),
         (
             {"n": [1, 32]},
             SavingError,
             "sizes must be a list with a mapping for each program, such as [{'b': 1}, {'b': 32}]. "
             "Got: {'n': [1, 32]}.",
+        ),
+        (
+            None,
+            SavingError,
+            "sizes must be a list with a mapping for each program, such as [{'b': 1}, {'b': 32}]. "
+            "Got: None.",
         ),
         (
             [1, 32],
