@@ -183,8 +183,11 @@ def compile_library(
     name = _check_name(name, folder)
     if shared and target_triple is not None:
         raise SavingError(
-            "shared builds a library for this machine, so it cannot be combined with "
-            "target_triple. Remove one of them. For another machine, build the folder with CMake."
+            Message(
+                *(Argument("shared"), " builds a library for this machine, so it cannot be combined "),
+                *("with ", Argument("target_triple"), ". Remove one of them. For another machine, "),
+                "build the folder with CMake.",
+            )
         )
     if weights not in ("embedded", "separate"):
         raise SavingError(f"weights must be 'embedded' or 'separate'. Got: {weights!r}.")
@@ -220,8 +223,10 @@ def _check_name(name: str | None, folder: Path) -> str:
     name = folder.name.removesuffix("_lib") if name is None else name
     if make_identifier(name) != name:
         raise SavingError(
-            f"{name!r} is not an identifier in C, and prefixes all names of the library. Pass "
-            f"`name`, such as {make_identifier(name)!r}."
+            Message(
+                f"{name!r} prefixes all names of the library, and is not an identifier in C. Pass ",
+                *(Argument("name", make_identifier(name)), "."),
+            )
         )
     check_library_name(name)
     return name
@@ -241,9 +246,8 @@ def _find_compiler() -> str:
     for candidate in (os.environ.get("CXX"), "c++", "g++", "clang++"):
         if candidate and shutil.which(candidate):
             return candidate
-    raise SavingError(
-        "shared needs a C++ compiler, but the PATH has none. Install g++, or set CXX."
-    )
+    text = " needs a C++ compiler, but the PATH has none. Install g++, or set CXX."
+    raise SavingError(Message(Argument("shared"), text))
 
 
 def _find_error(text: str) -> str:

@@ -280,16 +280,16 @@ def _check_variables(
             "sizes must be a list with a mapping for each program, such as "
             f"[{{'b': 1}}, {{'b': 32}}]. Got: {sizes!r}."
         )
-    for values in sizes:
-        for variable, size in values.items():
-            if variable not in known:
-                text = f"Their open sizes: {', '.join(sorted(known))}."
-                text = text if known else "They have no open sizes."
-                raise SavingError(f"sizes: no signature has the size {variable}. {text}")
-            if as_integer(size) is None:
-                raise SavingError(f"sizes: {variable} must be an integer. Got: {size!r}.")
-            if size < 1:
-                raise SavingError(f"sizes: {variable} must be at least 1. Got: {size}.")
+    for variable, size in (item for values in sizes for item in values.items()):
+        number, problem = as_integer(size), None
+        if variable not in known:
+            names = f"Their open sizes: {', '.join(sorted(known))}."
+            names = names if known else "They have no open sizes."
+            problem = f": no signature has the size {variable}. {names}"
+        elif number is None or number < 1:
+            problem = f": {variable} must be an integer of at least 1. Got: {size!r}."
+        if problem is not None:
+            raise SavingError(Message(Argument("sizes"), problem))
 
 
 def _choose_sizes(

@@ -140,8 +140,8 @@ def test_signatures_and_sizes_in_other_types(model: Path) -> None:
             SavingError,
             "sizes: no signature has the size m. Their open sizes: b, n.",
         ),
-        ([{"n": 0}], SavingError, "sizes: n must be at least 1. Got: 0."),
-        ([{"n": "1"}], SavingError, "sizes: n must be an integer. Got: '1'."),
+        ([{"n": 0}], SavingError, "sizes: n must be an integer of at least 1. Got: 0."),
+        ([{"n": "1"}], SavingError, "sizes: n must be an integer of at least 1. Got: '1'."),
         (
             {"n": [1, 32]},
             SavingError,
@@ -186,8 +186,8 @@ def test_unknown_signature(model: Path) -> None:
         ),
         (
             {"name": "a-b"},
-            "'a-b' is not an identifier in C, and prefixes all names of the library. Pass `name`, "
-            "such as 'a_b'.",
+            "'a-b' prefixes all names of the library, and is not an identifier in C. Pass "
+            "name='a_b'.",
         ),
         (
             {"shared": True, "target_triple": "aarch64-unknown-linux-gnu"},
