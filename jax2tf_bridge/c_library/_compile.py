@@ -182,13 +182,9 @@ def compile_library(
     check_free(folder, overwrite=overwrite, has=_MARKER)
     name = _check_name(name, folder)
     if shared and target_triple is not None:
-        raise SavingError(
-            Message(
-                *(Argument("shared"), " builds a library for this machine, so it cannot be combined "),
-                *("with ", Argument("target_triple"), ". Remove one of them. For another machine, "),
-                "build the folder with CMake.",
-            )
-        )
+        text = " builds a library for this machine, so it cannot be combined with "
+        advice = ". Remove one of them. For another machine, build the folder with CMake."
+        raise SavingError(Message(Argument("shared"), text, Argument("target_triple"), advice))
     if weights not in ("embedded", "separate"):
         raise SavingError(f"weights must be 'embedded' or 'separate'. Got: {weights!r}.")
     compiler = _find_compiler() if shared else None

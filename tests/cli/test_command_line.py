@@ -25,7 +25,7 @@ from jax2tf_bridge.cli import _console, _inspect, main
 from jax2tf_bridge.cli._console import Console, show_report
 from jax2tf_bridge.cli._main import make_parsers, parse
 from jax2tf_bridge.errors import MissingDependencyError
-from jax2tf_bridge.serialization import write_function
+from jax2tf_bridge.serialization import read_function, write_function
 from jax2tf_bridge.weights import write_weights
 from tests.cli.conftest import FINDS_PACKAGES, Ok, Run
 from tests.fresh_process import run_python
@@ -242,28 +242,36 @@ def test_help_and_version(ok: Ok) -> None:
     assert ", JAX " in version
 
 
-def test_python_m_is_the_command() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "jax2tf_bridge", "inspect", "no such file"],
-        env={**os.environ, **FINDS_PACKAGES},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "jax2tf-bridge: error: no such file: No such file or directory\n"
-
-
-def test_starting_imports_neither_jax_nor_tensorflow() -> None:
+def test_starting_and_inspecting_need_neither_jax_nor_tensorflow(
+    tmp_path: Path, exported_cube: bytes
+) -> None:
+    (tmp_path / "f.jaxfn").write_bytes(exported_cube)
+    module = read_function(tmp_path / "f.jaxfn").module.data
+    write_weights(tmp_path / "w.msgpack", {"w": np.ones(3, np.float32)})
+    Model({"main": [Call(module, platforms=["CPU"]).node()]}).write(tmp_path / "m")
     code = """
-    import sys
+    import importlib.util, os, sys
+    find = importlib.util.find_spec
+    importlib.util.find_spec = lambda name, *rest: None if name == "jax" else find(name, *rest)
     from jax2tf_bridge.cli import main
-    for words in ("--version", "export --help", "completion bash"):
+    os.chdir(sys.argv[1])
+    for words in (
+        "--version",
+        "export --help",
+        "completion bash",
+        "inspect f.jaxfn",
+        "inspect f.jaxfn --json",
+        "inspect m --html m.html",
+        "inspect w.msgpack --html w.html",
+    ):
         assert main(words.split()) == 0, words
-    loaded = {"jax", "jaxlib", "tensorflow", "z3"} & set(sys.modules)
+    loaded = {"jax", "jaxlib", "tensorflow", "keras", "z3"} & set(sys.modules)
     assert not loaded, loaded
     """
-    run_python(code, env=FINDS_PACKAGES)
+    assert "cube, in f.jaxfn" in run_python(code, str(tmp_path), env=FINDS_PACKAGES)
+    page = (tmp_path / "m.html").read_text()
+    assert "Only JAX can print the modules as text" in page
+    assert "Weights, in bytes" in (tmp_path / "w.html").read_text()
 
 
 def _raising(error: BaseException) -> Callable[[Any], None]:
@@ -302,7 +310,7 @@ def test_ends(
     assert capsys.readouterr() == ("", f"jax2tf-bridge: error: {text}\n" if text else "")
 
 
-def test_broken_pipe_is_quiet(tmp_path: Path) -> None:
+def test_broken_pipe_of_python_m_is_quiet(tmp_path: Path) -> None:
     write_function(tmp_path / "f.jaxfn", simple())
     command = [sys.executable, "-m", "jax2tf_bridge", "inspect", "--json", "f.jaxfn"]
     reader, writer = os.pipe()

@@ -18,10 +18,9 @@ from jax2tf_bridge.inspecting._functions import format_function
 from jax2tf_bridge.portable import Aval, LiftedConstant, StoredGradient
 from jax2tf_bridge.serialization import read_function, write_function
 from tests.cli import models
-from tests.cli.conftest import FINDS_PACKAGES, Ok, Run
+from tests.cli.conftest import Ok, Run
 from tests.cli.json_fields import assert_fits
 from tests.cli.json_schema import SCHEMA
-from tests.fresh_process import run_python
 from tests.serialization.records import changed, constant
 
 
@@ -245,20 +244,6 @@ def test_a_module_that_cannot_be_read(ok: Ok, predict: str) -> None:
     facts = facts_of(ok, "odd.jaxfn")
     assert facts["modules"][0]["ops"] == []
     assert facts["modules"][0]["unreadable"].startswith("The StableHLO module ")
-
-
-def test_neither_jax_nor_tensorflow_is_imported(predict: str) -> None:
-    code = """
-    import sys
-    from jax2tf_bridge.cli import main
-    for options in ([], ["--json"]):
-        assert main(["inspect", sys.argv[1], *options]) == 0
-    loaded = {"jax", "jaxlib", "tensorflow", "keras", "z3"} & set(sys.modules)
-    assert not loaded, loaded
-    """
-    assert "predict, in predict.jaxfn" in run_python(
-        code, predict, without_jax=True, env=FINDS_PACKAGES
-    )
 
 
 def test_errors(run: Run, predict: str) -> None:
