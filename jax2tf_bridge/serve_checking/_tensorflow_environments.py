@@ -68,8 +68,9 @@ class Environment:
 def check_release(release: str) -> None:
     """Raises TargetError for a release that the bridge does not know."""
     if not isinstance(release, str):
-        text = f": expected a release as text, as '2.17'. Got: {release!r}"
-        raise TargetError(Message(_TENSORFLOW, text))
+        raise TargetError(
+            Message(_TENSORFLOW, f": expected a release as text, as '2.17'. Got: {release!r}")
+        )
     match = re.fullmatch(r"(\d+\.\d+)(\.\w+)?", release)
     if match is not None and match[1] in TENSORFLOW_RELEASES:
         return

@@ -121,7 +121,8 @@ def test_wrapper_computes_shapes_and_pads(model: Path) -> None:
 
 def test_signatures_and_sizes_in_other_types(model: Path) -> None:
     for names in ("pair", ["pair", "pair"], ("pair",)):
-        interface = read_interface(model, "net", names, [{"n": np.int64(3)}, {"n": 3}])
+        sizes: list[Any] = [{"n": np.int64(3)}, {"n": 3}]
+        interface = read_interface(model, "net", names, sizes)
         assert [s.name for s in interface.signatures] == ["pair"]
         assert r"\"sizes\":[{\"n\":3}]" in write_wrapper(interface, [[0]], separate=False)
 
