@@ -216,7 +216,7 @@ def _add_serve_check_options(parser: argparse.ArgumentParser) -> None:
         help="number of callers; each sends a request as soon as it has an answer (default 8)",
     )
     load.add_argument(
-        "--seconds", type=_read_seconds, metavar="T", help="time for which they call (default 10)"
+        "--seconds", type=float, metavar="T", help="time for which they call (default 10)"
     )
     load.add_argument(
         "--sizes",
@@ -247,13 +247,6 @@ def _add_serve_check_options(parser: argparse.ArgumentParser) -> None:
     load.add_argument(
         "--plot", type=Path, metavar="FILE.svg", help="draw the latencies over their percentiles"
     )
-
-
-def _read_seconds(text: str) -> float:
-    number = float(text)
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected more than 0 seconds. Got: {text}")
-    return number
 
 
 def _read_load_sizes(text: str) -> tuple[str, tuple[int, ...]]:
@@ -428,7 +421,7 @@ def _measure_load(options: argparse.Namespace, console: Console) -> None:
     try:
         load_options = LoadOptions(
             callers=options.callers or DEFAULT_CALLERS,
-            seconds=options.seconds or DEFAULT_SECONDS,
+            seconds=DEFAULT_SECONDS if options.seconds is None else options.seconds,
             sizes=dict(sizes) or None,
             signature=options.signature,
             example=None if options.example is None else read_example(options.example),

@@ -361,21 +361,9 @@ LITERT = Command(
     _write_litert,
 )
 TFJS = Command(
-    "tfjs",
-    "write a TensorFlow.js model",
-    _TFJS,
-    _TFJS_EXAMPLES,
-    _add_tfjs_options,
-    _write_tfjs,
+    "tfjs", "write a TensorFlow.js model", _TFJS, _TFJS_EXAMPLES, _add_tfjs_options, _write_tfjs
 )
-ONNX = Command(
-    "onnx",
-    "write an ONNX model",
-    _ONNX,
-    _ONNX_EXAMPLES,
-    _add_onnx_options,
-    _write_onnx,
-)
+ONNX = Command("onnx", "write an ONNX model", _ONNX, _ONNX_EXAMPLES, _add_onnx_options, _write_onnx)
 COREML = Command(
     "coreml",
     "write a Core ML package",

@@ -19,6 +19,7 @@ from jax2tf_bridge import Padding, Processing, Signature, measure_load, save
 from jax2tf_bridge.errors import BridgeError, ShapeError
 from jax2tf_bridge.saved_model import SIDECAR, read_saved_model
 from jax2tf_bridge.saving import read_instructions
+from jax2tf_bridge.serve_checking import LoadOptions
 
 # Private: what a report says of measurements that no machine gives twice, and a caller that ends.
 from jax2tf_bridge.serve_checking.load._measure import _end_process, _run_callers
@@ -425,7 +426,11 @@ def test_a_load_in_a_session(ok: Ok, models: Path, monkeypatch: pytest.MonkeyPat
             ["--load", "--sizes", "b=1...3"],
             "argument --sizes: 'b=1...3' is not of the form NAME=N,N..N, as b=1,4..8",
         ),
-        (["--load", "--seconds", "0"], "argument --seconds: expected more than 0 seconds. Got: 0"),
+        (
+            ["--load", "--seconds", "0"],
+            "--seconds: expected a finite number of more than 0 seconds. Got: 0.0",
+        ),
+        (["--load", "--seconds", "x"], "argument --seconds: expected a number. Got: 'x'"),
         (
             ["--load", "--protocol", "REST", "--python", "python3"],
             "--protocol is for TensorFlow Serving, and --python runs the model without it. Remove "
@@ -459,9 +464,21 @@ def test_servers_that_do_not_start(run: Run, models: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"callers": 0}, "callers: expected at least one caller. Got: 0"),
-        ({"seconds": np.inf}, "seconds: expected a finite time of more than 0 seconds. Got: inf"),
-        ({"protocol": "grpc"}, "protocol: expected gRPC or REST. Got: grpc"),
+        ({"callers": 0}, "callers: expected an integer of at least 1. Got: 0"),
+        ({"callers": "4"}, "callers: expected an integer of at least 1. Got: '4'"),
+        ({"callers": 2.5}, "callers: expected an integer of at least 1. Got: 2.5"),
+        ({"seconds": np.inf}, "seconds: expected a finite number of more than 0 seconds. Got: inf"),
+        ({"seconds": "1"}, "seconds: expected a finite number of more than 0 seconds. Got: '1'"),
+        ({"protocol": "grpc"}, "protocol: expected gRPC or REST. Got: 'grpc'"),
+        ({"signature": 3}, "signature: expected a name. Got: 3"),
+        (
+            {"example": [[1]]},
+            "example: expected values by name, or a list of such mappings. Got: [[1]]",
+        ),
+        (
+            {"example": "x.npz"},
+            "example: expected values by name, or a list of such mappings. Got: 'x.npz'",
+        ),
         ({"sizes": [1, 8]}, "sizes: expected lists by dimension variable. Got: [1, 8]"),
         ({"sizes": {"b": 8}}, "sizes: expected lists by dimension variable. Got: {'b': 8}"),
     ],
@@ -470,6 +487,11 @@ def test_options_of_another_kind(options: dict[str, Any], text: str) -> None:
     with pytest.raises(BridgeError) as caught:
         measure_load("rows/1", **options)
     assert str(caught.value) == text
+
+
+def test_numbers_of_numpy_become_json() -> None:
+    options = LoadOptions(callers=np.int64(2), seconds=np.float32(1.5))  # type: ignore[arg-type]
+    assert json.dumps([options.callers, options.seconds]) == "[2, 1.5]"
 
 
 def test_a_caller_that_ends_is_reported(tmp_path: Path) -> None:

@@ -184,7 +184,8 @@ class Take(keras.layers.Layer):  # type: ignore[misc]
 
 
 def test_sizes_and_seeds_may_be_numbers_of_numpy() -> None:
-    layer = KerasLayer(rng_first, W, seed=np.int64(5))
+    seed: Any = np.int64(5)
+    layer = KerasLayer(rng_first, W, seed=seed)
     layer.build((None, np.int64(4)))
     assert layer.compute_output_shape((np.int32(3), 4)) == (3, 2)
     assert layer.get_config()["seed"] == 5

@@ -14,12 +14,14 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeAlias
 from urllib.parse import quote
 
 import numpy as np
 
+from jax2tf_bridge._utils import as_integer
 from jax2tf_bridge.errors import Argument, BridgeError, Message, MissingDependencyError
 from jax2tf_bridge.inspecting import read_saved_model
 from jax2tf_bridge.saved_model import read_requests, read_tensor_spec
@@ -170,15 +172,22 @@ class LoadOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        seconds: Any = self.seconds
+        is_time = isinstance(seconds, Real) and 0 < float(seconds) < math.inf
         for name, is_valid, expected in (
-            ("callers", self.callers >= 1, "at least one caller"),
-            ("seconds", 0 < self.seconds < math.inf, "a finite time of more than 0 seconds"),
+            ("callers", (as_integer(self.callers) or 0) >= 1, "an integer of at least 1"),
+            ("seconds", is_time, "a finite number of more than 0 seconds"),
             ("protocol", self.protocol in (None, "gRPC", "REST"), "gRPC or REST"),
-            ("sizes", self.sizes is None or _is_sizes(self.sizes), "lists by dimension variable"),
+            ("signature", self.signature is None or isinstance(self.signature, str), "a name"),
+            ("sizes", _is_mapping_of(self.sizes, Iterable), "lists by dimension variable"),
+            ("example", _is_example(self.example), "values by name, or a list of such mappings"),
         ):
             if not is_valid:
-                text = f": expected {expected}. Got: {getattr(self, name)}"
+                text = f": expected {expected}. Got: {getattr(self, name)!r}"
                 raise BridgeError(Message(Argument(name), text))
+        # Plans and reports become JSON, which takes no numbers of NumPy.
+        object.__setattr__(self, "callers", int(self.callers))
+        object.__setattr__(self, "seconds", float(seconds))
         if not self.uses_tensorflow:
             return
         for name in ("server", "protocol"):
@@ -197,8 +206,16 @@ class LoadOptions:
         return self.tensorflow is not None or self.python is not None
 
 
-def _is_sizes(sizes: Any) -> bool:
-    return isinstance(sizes, Mapping) and all(isinstance(each, Iterable) for each in sizes.values())
+def _is_mapping_of(value: Any, kind: Any) -> bool:
+    if value is None:
+        return True
+    return isinstance(value, Mapping) and all(isinstance(each, kind) for each in value.values())
+
+
+def _is_example(example: Any) -> bool:
+    if isinstance(example, Sequence):
+        return all(isinstance(each, Mapping) for each in example)
+    return _is_mapping_of(example, object)
 
 
 def run_measure_load(
