@@ -25,14 +25,14 @@ class ModelHandler(base.ModelHandler[Any, base.PredictionResult, RowScorer]):  #
     maps outputs to arrays. For elements with keys, wrap it in Beam's `KeyedModelHandler`.
 
     Args:
-      path: the folder of the SavedModel, which the workers can read; of a served model, the folder
-        of one version (`latest_version`).
+      path: the folder of the SavedModel, which the workers must be able to read. For a served
+        model, pass the folder of one version (`latest_version`).
       signature: the name of the signature.
       shared_inputs: values of the inputs that all rows share. `RunInference(...,
         inference_args={...})` replaces them.
       key: the field that identifies a row in error messages, as "id".
-      min_batch_size, max_batch_size: the number of elements that Beam collects, or fewer at the end
-        of a bundle. The default is 1024; without a minimum it is the maximum.
+      min_batch_size, max_batch_size: the number of elements that Beam collects; the last batch of a
+        bundle may have fewer. By default the maximum is 1024, and the minimum equals the maximum.
       options: other options of Beam's model handlers, as `large_model` and `model_copies`.
 
     Raises:

@@ -182,10 +182,9 @@ def compile_library(
     check_free(folder, overwrite=overwrite, has=_MARKER)
     name = _check_name(name, folder)
     if shared and target_triple is not None:
-        raise SavingError(
-            "shared builds a library for this machine, so it cannot be combined with "
-            "target_triple. Remove one of them. For another machine, build the folder with CMake."
-        )
+        text = " builds a library for this machine, so it cannot be combined with "
+        advice = ". Remove one of them. For another machine, build the folder with CMake."
+        raise SavingError(Message(Argument("shared"), text, Argument("target_triple"), advice))
     if weights not in ("embedded", "separate"):
         raise SavingError(f"weights must be 'embedded' or 'separate'. Got: {weights!r}.")
     compiler = _find_compiler() if shared else None
@@ -220,8 +219,10 @@ def _check_name(name: str | None, folder: Path) -> str:
     name = folder.name.removesuffix("_lib") if name is None else name
     if make_identifier(name) != name:
         raise SavingError(
-            f"{name!r} is not an identifier in C, and prefixes all names of the library. Pass "
-            f"`name`, such as {make_identifier(name)!r}."
+            Message(
+                f"{name!r} prefixes all names of the library, and is not an identifier in C. Pass ",
+                *(Argument("name", make_identifier(name)), "."),
+            )
         )
     check_library_name(name)
     return name
@@ -241,9 +242,8 @@ def _find_compiler() -> str:
     for candidate in (os.environ.get("CXX"), "c++", "g++", "clang++"):
         if candidate and shutil.which(candidate):
             return candidate
-    raise SavingError(
-        "shared needs a C++ compiler, but the PATH has none. Install g++, or set CXX."
-    )
+    text = " needs a C++ compiler, but the PATH has none. Install g++, or set CXX."
+    raise SavingError(Message(Argument("shared"), text))
 
 
 def _find_error(text: str) -> str:

@@ -71,7 +71,8 @@ def make_graph(signature: LibrarySignature, sizes: Mapping[str, int]) -> Program
     return ProgramGraph(definition.SerializeToString(), "\n".join(config), tuple(arguments))
 
 
-# tfcompile has no C++ types for these dtypes, so programs take their bits, or both parts.
+# tfcompile has no C++ type for some dtypes, so programs take the bits of 16-bit floats, and the two
+# parts of complex numbers.
 def _choose_carrier(aval: Aval) -> str:
     row = find_dtype(aval.op_dtype)
     if row is None or row.name in ("float32", "float64"):

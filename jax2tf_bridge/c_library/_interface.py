@@ -56,7 +56,7 @@ _SYSTEM_HEADERS = frozenset(
         *("alloca", "byteswap", "endian", "features", "getopt", "malloc", "memory", "ucontext"),
     }
 )
-"""Headers of the system, in whose place the compiler would find the library's."""
+"""System headers that a header of the library with the same name would hide."""
 _BUILD_NAMES = frozenset(
     {
         # Targets of CMake
@@ -67,7 +67,7 @@ _BUILD_NAMES = frozenset(
         *("rt", "stdc", "unwind", "util"),
     }
 )
-"""Targets and libraries that a build has beside this library."""
+"""Names of targets and libraries that every build already has."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class LibraryArray:
 
     @property
     def c_type(self) -> str:
-        """The C type of a number: of a complex element, the type of its parts."""
+        """The C type of an element, or of the parts of a complex element."""
         return _C_TYPES.get(self.dtype, "uint8_t")
 
     @property
@@ -138,8 +138,7 @@ class LibrarySignature:
       name: its name in the SavedModel.
       prefix: the prefix of its C names.
       portable: the function.
-      leaves: what each flat argument is, then each captured array: the name of an input or mask, or
-        a weight.
+      leaves: the flat arguments, then the captured arrays: names of inputs and masks, and weights.
       variables: the open sizes, in the order of the inputs.
       padded: the variables whose sizes are padded.
       inputs, masks, outputs: its arrays. Masks are filled in by the library.
@@ -210,8 +209,8 @@ class Interface:
 class WeightsChecksum:
     """The checksum of the values in a file of weights, as bridge_program.h computes it.
 
-    Two sums modulo 2**64 of the 64-bit words, of which the second depends on their order. It finds
-    damage, and is as fast as reading.
+    It has two sums of the 64-bit words, modulo 2**64; the second depends on the order of the words.
+    Computing it takes no longer than reading the file.
 
     >>> checksum = WeightsChecksum()
     >>> checksum.add(bytes([1, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]))
@@ -316,15 +315,7 @@ def make_prefix(library: str, signature: str) -> str:
 
 
 def check_identifiers(where: str, names: Iterable[tuple[str, str]]) -> None:
-    """Raises if two names become the same C identifier.
-
-    Args:
-      where: the owner of the names, for the message.
-      names: pairs of a name and its identifier.
-
-    Raises:
-      SavingError: two names have the same identifier.
-    """
+    """Raises SavingError if two names, which are paired with their identifiers, have the same."""
     owners: dict[str, str] = {}
     for name, identifier in names:
         if owners.setdefault(identifier, name) != name:

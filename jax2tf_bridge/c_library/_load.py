@@ -198,6 +198,8 @@ class CompiledFunction:
         if array.dtype.name != dtype:
             is_array = isinstance(value, np.ndarray | np.generic)
             advice = f"{name}.astype({dtype!r})" if is_array else f"np.asarray({name}, {dtype!r})"
+            if array.dtype.kind in "OSUMm":  # NumPy cannot cast these, or makes NaN of None
+                advice = f"numbers that {dtype} holds"
             raise DTypeError(
                 f"{self._name}: {name}: expected {dtype}, got {array.dtype.name}. Pass {advice}."
             )

@@ -28,7 +28,7 @@ from jax2tf_bridge.c_library._sources import (
     write_call,
     write_pkg_config,
 )
-from jax2tf_bridge.errors import SavingError, make_path_error
+from jax2tf_bridge.errors import Argument, Message, SavingError, make_path_error
 from jax2tf_bridge.portable import (
     HoldsPortable,
     Port,
@@ -141,13 +141,11 @@ def _choose_name(name: str | None, default: str) -> str:
     if name is None:
         name = make_identifier(default).strip("_") or "function"
     elif make_identifier(name) != name:
-        raise SavingError(
-            f"name must be a C identifier. Got: {name!r}. Pass name={make_identifier(name)!r}."
-        )
+        text = f"{name!r} is not an identifier in C. Pass "
+        raise SavingError(Message(text, Argument("name", make_identifier(name)), "."))
     if name in _OTHER_NAMES:
-        raise SavingError(
-            f"The library has other files with the name {name}. Pass name='{name}_library'."
-        )
+        text = f"The library has other files with the name {name}. Pass "
+        raise SavingError(Message(text, Argument("name", f"{name}_library"), "."))
     check_library_name(name)
     return name
 
@@ -157,12 +155,10 @@ def _make_interface(portable: PortableFunction, name: str) -> OpenInterface:
     inputs = tuple(_make_array(port, "input") for port in portable.inputs)
     outputs = tuple(_make_array(port, "output") for port in portable.outputs)
     variables = list_variables(portable.in_avals)
-    sizes = [(f"the size {v}", make_identifier(v)) for v in variables]
-    for where, arrays in (("arguments", inputs), ("results", outputs)):
-        names = [(array.name, array.identifier) for array in arrays]
-        check_identifiers(
-            f"The {where} of {portable.name}", [*sizes, *names] if arrays is inputs else names
-        )
+    for where, sizes, arrays in (("arguments", variables, inputs), ("results", (), outputs)):
+        names = [(f"the size {v}", make_identifier(v)) for v in sizes]
+        names += [(array.name, array.identifier) for array in arrays]
+        check_identifiers(f"The {where} of {portable.name}", names)
     texts = (*portable.constraints, *portable.requirements)
     conditions = dict.fromkeys(map(parse_comparison, texts))
     return OpenInterface(

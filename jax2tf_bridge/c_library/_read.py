@@ -54,13 +54,7 @@ Sizes = Sequence[Mapping[str, int]]
 def read_interface(
     folder: AnyPath, name: str, signatures: Sequence[str] | None, sizes: Sizes
 ) -> Interface:
-    """Reads the signatures of a SavedModel and checks that they can be compiled.
-
-    Args:
-      folder: the SavedModel.
-      name: the name of the library.
-      signatures: the names of the signatures; None for all.
-      sizes: the sizes to compile.
+    """Reads signatures of a SavedModel, by default all, and checks that they can be compiled.
 
     Raises:
       FileFormatError: the folder is not a SavedModel that `save` wrote.
@@ -76,7 +70,7 @@ def read_interface(
             file=str(folder),
         )
     sidecar, portables = contents
-    names = list(signatures or portables)
+    names = [signatures] if isinstance(signatures, str) else dict.fromkeys(signatures or portables)
     for each in names:
         if each not in portables:
             raise SavingError(f"The model has {unknown_name_text('signature', each, portables)}")
@@ -93,11 +87,6 @@ def read_interface(
 
 def write_weights(folder: AnyPath, interface: Interface, stream: BinaryIO) -> None:
     """Writes the file of the weights: their types, a checksum, and the values.
-
-    Args:
-      folder: the SavedModel.
-      interface: the interface of the library.
-      stream: the file, which is empty.
 
     Raises:
       FileFormatError: the SavedModel is damaged.
@@ -285,21 +274,22 @@ def _check_variables(
     portables: Mapping[str, PortableFunction], names: Iterable[str], sizes: Sizes
 ) -> None:
     known = {v for n in names for v in list_variables([p.aval for p in portables[n].inputs])}
-    if isinstance(sizes, Mapping) or not all(isinstance(values, Mapping) for values in sizes):
+    is_list = isinstance(sizes, Sequence)
+    if not is_list or not all(isinstance(values, Mapping) for values in sizes):
         raise SavingError(
             "sizes must be a list with a mapping for each program, such as "
             f"[{{'b': 1}}, {{'b': 32}}]. Got: {sizes!r}."
         )
-    for values in sizes:
-        for variable, size in values.items():
-            if variable not in known:
-                text = f"Their open sizes: {', '.join(sorted(known))}."
-                text = text if known else "They have no open sizes."
-                raise SavingError(f"sizes: no signature has the size {variable}. {text}")
-            if as_integer(size) is None:
-                raise SavingError(f"sizes: {variable} must be an integer. Got: {size!r}.")
-            if size < 0:
-                raise SavingError(f"sizes: {variable} must be at least 0. Got: {size}.")
+    for variable, size in (item for values in sizes for item in values.items()):
+        number, problem = as_integer(size), None
+        if variable not in known:
+            names = f"Their open sizes: {', '.join(sorted(known))}."
+            names = names if known else "They have no open sizes."
+            problem = f": no signature has the size {variable}. {names}"
+        elif number is None or number < 1:
+            problem = f": {variable} must be an integer of at least 1. Got: {size!r}."
+        if problem is not None:
+            raise SavingError(Message(Argument("sizes"), problem))
 
 
 def _choose_sizes(
@@ -314,7 +304,7 @@ def _choose_sizes(
         return [{}]
     buckets = entry.buckets or {}
     combinations = [
-        {variable: values[variable] for variable in variables}
+        {variable: int(values[variable]) for variable in variables}
         for values in all_sizes
         if not set(variables) - set(values)
     ]

@@ -25,7 +25,7 @@ _PRODUCT_HEADERS = {
     f"{_RUNTIME}/dot_lib.h": "bridge_products.h",
     f"{_RUNTIME}/convolution_lib.h": "bridge_products.h",
 }
-"""Headers that ours replaces for programs without numbers of 16 bits."""
+"""Further headers that one of ours replaces for programs without float16."""
 
 _OWN_FILES = tuple(
     f"bridge_{name}.h"
@@ -79,8 +79,8 @@ _COMPLEX_PRODUCT = re.compile(r"(TypedMatMul<(?:std::complex<\w+>, ){2}std::comp
 def mend_header(text: str) -> str:
     """Removes access to single elements, and mends products of complex matrices.
 
-    The library does not use the former, whose types would need further headers. TensorFlow 2.21
-    leaves out the last bracket of the latter.
+    The library does not access single elements, whose types would need further headers. In products
+    of complex matrices, TensorFlow 2.21 leaves out the last bracket.
     """
     return _COMPLEX_PRODUCT.sub(r"\1>(", _ACCESSORS.sub("", text))
 

@@ -159,10 +159,7 @@ def write_wrapper(
 ) -> str:
     """Returns NAME.cc, the functions of the header around the compiled programs.
 
-    Args:
-      interface: the interface.
-      arguments: the leaves that the programs of each signature take, as indices.
-      separate: whether the weights are in a file.
+    `arguments` has the indices of the leaves that the programs of each signature take.
     """
     name = interface.name
     names = [s.program_name(i) for s in interface.signatures for i in range(len(s.sizes))]
@@ -496,13 +493,7 @@ def write_call(
 ) -> str:
     """Returns the code that calls a function with zeros of these sizes, and prints its outputs.
 
-    Args:
-      library: the name of the library.
-      prefix: the prefix of the function's C names.
-      label: the text before the name of an output.
-      sizes: the open sizes.
-      inputs: its inputs.
-      outputs: its outputs.
+    The C names of the function begin with `prefix`. The text about each output begins with `label`.
     """
     lines = [f"    {prefix}_inputs inputs = {{0}};", f"    {prefix}_outputs outputs = {{0}};"]
     lines += [f"    inputs.{make_identifier(v)} = {size};" for v, size in sizes.items()]
@@ -542,15 +533,8 @@ def write_readme(
 ) -> str:
     """Returns README.md: how to build the library, its sizes, and the licenses of its parts.
 
-    Args:
-      interface: the interface.
-      separate: whether the weights are in a file.
-      triple: the machine that runs it, as LLVM names it.
-      cpu: its processor; "" for each of its kind.
-      compiler: the release of TensorFlow that compiled the programs.
-      program_bytes: the size of each program's objects.
-      uses_eigen: whether runtime/ has files of Eigen.
-      uses_xla: whether runtime/ has sources of XLA.
+    `compiler` is the release of TensorFlow that compiled the programs. `uses_eigen` and `uses_xla`
+    tell which sources runtime/ has.
     """
     name = interface.name
     rows = []

@@ -135,9 +135,9 @@ def _add_verify_options(parser: argparse.ArgumentParser) -> None:
         "--tolerance",
         type=_read_tolerance,
         metavar="X",
-        help="how much floats may differ, relative to the largest number of an array, or to a "
-        "tenth of the largest gradient; by default 1e-12 for float64, 1e-4 for float32, 1e-2 for "
-        "float16, 6e-2 for bfloat16",
+        help="maximum difference of floats, relative to the largest number of their array, or to "
+        "a tenth of the largest gradient if that is more; by default 1e-12 for float64, 1e-4 for "
+        "float32, 1e-2 for float16, 6e-2 for bfloat16",
     )
     parser.add_argument(
         "--locate",
@@ -216,7 +216,7 @@ def _add_serve_check_options(parser: argparse.ArgumentParser) -> None:
         help="number of callers; each sends a request as soon as it has an answer (default 8)",
     )
     load.add_argument(
-        "--seconds", type=_read_seconds, metavar="T", help="time for which they call (default 10)"
+        "--seconds", type=float, metavar="T", help="time for which they call (default 10)"
     )
     load.add_argument(
         "--sizes",
@@ -247,13 +247,6 @@ def _add_serve_check_options(parser: argparse.ArgumentParser) -> None:
     load.add_argument(
         "--plot", type=Path, metavar="FILE.svg", help="draw the latencies over their percentiles"
     )
-
-
-def _read_seconds(text: str) -> float:
-    number = float(text)
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected more than 0 seconds. Got: {text}")
-    return number
 
 
 def _read_load_sizes(text: str) -> tuple[str, tuple[int, ...]]:
@@ -326,14 +319,15 @@ def _verify(options: argparse.Namespace, console: Console) -> None:
                 )
         except (BridgeError, OSError):
             raise
-        except Exception as e:
+        except (Exception, SystemExit) as e:
             if type(e).__module__.startswith("tensorflow"):
                 raise
             raise UserCodeError(f"running {options.against} or {options.directory}", e) from e
     if options.plot is not None:
         title = f"{options.directory.absolute().name}: latency of {report.signature}"
         variable = report.latency_over or "size"
-        options.plot.write_text(_plot_over_sizes(title, variable, report.latencies))
+        plot = _plot_over_sizes(title, variable, report.latencies)
+        options.plot.write_text(plot, encoding="utf-8")
     _show_report(report, options)
 
 
@@ -390,7 +384,7 @@ def _import_params_like(options: argparse.Namespace) -> Any:
     if callable(params) and jax.tree_util.all_leaves([params]):
         try:
             params = params()
-        except Exception as e:
+        except (Exception, SystemExit) as e:
             raise UserCodeError(f"calling {options.params_like}", e) from e
     return params
 
@@ -427,7 +421,7 @@ def _measure_load(options: argparse.Namespace, console: Console) -> None:
     try:
         load_options = LoadOptions(
             callers=options.callers or DEFAULT_CALLERS,
-            seconds=options.seconds or DEFAULT_SECONDS,
+            seconds=DEFAULT_SECONDS if options.seconds is None else options.seconds,
             sizes=dict(sizes) or None,
             signature=options.signature,
             example=None if options.example is None else read_example(options.example),
@@ -444,7 +438,7 @@ def _measure_load(options: argparse.Namespace, console: Console) -> None:
         sys.modules["tensorflow"].constant(0)  # this reads the variable
     report = run_measure_load(options.directory, load_options, console.step)
     if options.plot is not None:
-        options.plot.write_text(report.plot())
+        options.plot.write_text(report.plot(), encoding="utf-8")
     _show_report(report, options)
 
 

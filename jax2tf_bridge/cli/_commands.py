@@ -7,6 +7,7 @@ import contextlib
 import importlib.util
 import json
 import pkgutil
+import re
 import sys
 import zipfile
 import zlib
@@ -281,9 +282,20 @@ def read_named_path(text: str) -> NamedPath:
       argparse.ArgumentTypeError: as for `read_exported_path`.
     """
     name, equals, path = text.partition("=")
-    if equals and name.isidentifier() and not Path(text).exists():
+    if not equals or Path(text).exists():
+        return "", read_exported_path(text)
+    if name.isidentifier():
         return name, read_exported_path(path)
+    if Path(path).exists():
+        raise argparse.ArgumentTypeError(
+            f"{name!r} cannot name a signature. Use letters, digits and underscores, as "
+            f"{_make_signature_name(name)}={path}"
+        )
     return "", read_exported_path(text)
+
+
+def _make_signature_name(text: str) -> str:
+    return re.sub(r"\W|^(?=\d)|\A\Z", "_", text)
 
 
 def map_signatures(files: Sequence[NamedPath]) -> dict[str, AnyPath]:
@@ -295,10 +307,14 @@ def map_signatures(files: Sequence[NamedPath]) -> dict[str, AnyPath]:
     paths: dict[str, AnyPath] = {}
     for name, path in files:
         signature = name or SERVING_DEFAULT
+        if signature in paths and name:
+            raise UsageError(
+                f"{name} names both {paths[name]} and {path}. Give each file a name of its own"
+            )
         if signature in paths:
             raise UsageError(
                 f"{path}: with several files, each needs the name of its signature, such as "
-                f"{path.stem}={path}"
+                f"{_make_signature_name(path.stem)}={path}"
             )
         paths[signature] = path
     return paths

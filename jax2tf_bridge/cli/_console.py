@@ -52,7 +52,7 @@ def show_report(text: str, *, has_title: bool = True) -> None:
     """Prints a report to stdout; on a terminal its titles are bold, and its problems coloured.
 
     Args:
-      text: the report, in which `printable` has not yet been applied.
+      text: the report; its control characters are escaped here.
       has_title: whether the first line is a title.
     """
     text = printable(text)

@@ -99,8 +99,9 @@ def _add_litert_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--quantize",
         choices=("dynamic_range", "float16", "int8", "int16x8", "as_trained"),
-        help="how to replace float32: by int8 weights, float16 weights, computing with int8, with "
-        "int16 and int8 weights, or with int8 where the function rounds to steps itself",
+        help="replacement of float32: int8 weights (dynamic_range), float16 weights (float16), "
+        "computing with int8 (int8), with int16 and int8 weights (int16x8), or with int8 where the "
+        "function itself rounds to steps (as_trained)",
     )
     parser.add_argument(
         "--representative-data",
@@ -215,7 +216,7 @@ def _add_onnx_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--functions",
         action="store_true",
-        help="make functions of the model of jitted functions that are called several times",
+        help="write each jitted function that is called several times as a function of the model",
     )
     parser.add_argument(
         "--no-verify",
@@ -360,21 +361,9 @@ LITERT = Command(
     _write_litert,
 )
 TFJS = Command(
-    "tfjs",
-    "write a TensorFlow.js model",
-    _TFJS,
-    _TFJS_EXAMPLES,
-    _add_tfjs_options,
-    _write_tfjs,
+    "tfjs", "write a TensorFlow.js model", _TFJS, _TFJS_EXAMPLES, _add_tfjs_options, _write_tfjs
 )
-ONNX = Command(
-    "onnx",
-    "write an ONNX model",
-    _ONNX,
-    _ONNX_EXAMPLES,
-    _add_onnx_options,
-    _write_onnx,
-)
+ONNX = Command("onnx", "write an ONNX model", _ONNX, _ONNX_EXAMPLES, _add_onnx_options, _write_onnx)
 COREML = Command(
     "coreml",
     "write a Core ML package",

@@ -28,6 +28,7 @@ from jax2tf_bridge.cli._commands import (
     report_output,
     search_current_folder_first,
     split_assignment,
+    split_names,
 )
 from jax2tf_bridge.cli._console import Console, get_first_line
 from jax2tf_bridge.errors import BridgeError, InconclusiveShapeError, Message
@@ -95,7 +96,10 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         **several,
     )
     parser.add_argument(
-        "--platforms", metavar="NAME,NAME", help="cpu, cuda, rocm, tpu, gpu; by default all"
+        "--platforms",
+        type=split_names,
+        metavar="NAME,NAME",
+        help="cpu, cuda, rocm, tpu, gpu; by default all",
     )
     add_target(
         parser, "the release to write it for, such as 2.17; by default, most releases can run it"
@@ -122,7 +126,6 @@ def _run(options: argparse.Namespace, console: Console) -> None:
     keyword_specs = dict(map(read_keyword, options.kwargs))
     shapes = _read_all_shapes(options.shapes, specs)
     target = read_target(options)
-    platforms = None if options.platforms is None else options.platforms.split(",")
     with console.loading("JAX", "export"):
         from jax2tf_bridge.from_jax import export
     import jax
@@ -144,7 +147,7 @@ def _run(options: argparse.Namespace, console: Console) -> None:
                     polymorphic_constraints=[
                         AUTO if c == "auto" else c for c in options.constraints
                     ],
-                    platforms=platforms,
+                    platforms=options.platforms,
                     target=target,
                     runtime_checks=options.runtime_checks,
                 )(*args, **kwargs),
@@ -235,7 +238,7 @@ def _make_value(spec: Any) -> Any:
         if inspect.isroutine(value):
             try:
                 return value()
-            except Exception as e:
+            except (Exception, SystemExit) as e:
                 raise UserCodeError(f"{spec.option}: calling {spec.name}()", e) from e
         return value
     if isinstance(spec, ArgumentSpec):
@@ -253,15 +256,13 @@ def _make_dtype(name: str) -> Any:
     if name.startswith("key<"):
         if name not in KEYS:
             kinds = ", ".join(key[4:-1] for key in KEYS)
-            raise UsageError(f"--args: no PRNG key type {name[4:-1]}; there are {kinds}")
+            raise UsageError(f"JAX has no PRNG keys of type {name[4:-1]}; it has {kinds}")
         return jax.eval_shape(lambda: jax.random.key(0, impl=KEYS[name].implementation)).dtype
     if name in NEED_X64 and not jax.config.read("jax_enable_x64"):
-        raise UsageError(
-            f"--args: JAX would take {name} in 32 bits; add --x64, or set JAX_ENABLE_X64=1"
-        )
+        raise UsageError(f"JAX would take {name} in 32 bits; add --x64, or set JAX_ENABLE_X64=1")
     dtype = getattr(jax.numpy, name, None)
     if dtype is None:
-        raise UsageError(f"--args: JAX {jax.__version__} has no dtype {name}")
+        raise UsageError(f"JAX {jax.__version__} has no dtype {name}")
     return jax.numpy.dtype(dtype)
 
 
@@ -290,7 +291,7 @@ def _run_export(make: Callable[[], PortableFunction], name: str) -> PortableFunc
         return make()
     except BridgeError:
         raise
-    except Exception as e:
+    except (Exception, SystemExit) as e:
         # Imported late: the package needs JAX, which is loaded by now.
         from jax2tf_bridge.from_jax.source_lines import user_line
 

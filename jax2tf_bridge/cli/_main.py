@@ -90,7 +90,7 @@ def run(argv: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
-    is_timed = "verify" in words[:1] or "--load" in words
+    is_timed = not {"verify", "--load"}.isdisjoint(words)
     quiet_tensorflow(debug="--debug" in words, is_timed=is_timed)
     try:
         options = parse(words)
@@ -178,9 +178,13 @@ class _Parser(argparse.ArgumentParser):
     def check_options(self, words: Iterable[str]) -> None:
         """Reports an unknown option before missing required ones."""
         known = [o for action in self._actions for o in action.option_strings]
-        for word in words:
-            name = word.partition("=")[0]
-            if re.match(r"--?[A-Za-z]", word) and name not in known and name[:2] not in known:
+        for word in takewhile(lambda word: word != "--", words):
+            option = re.match(r"--?[A-Za-z][\w-]*(?==|\Z)", word)
+            if option is None or option[0] in known:
+                continue
+            name = option[0]
+            # -oFILE is -o FILE, but -output is a misspelt --output.
+            if name[:2] not in known or f"-{name}" in known:
                 self.error(f"no option {name}{_suggest_option(name, known)}")
 
 

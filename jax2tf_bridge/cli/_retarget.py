@@ -91,7 +91,7 @@ def _run(options: argparse.Namespace, console: Console) -> None:
     if options.file.is_dir():
         _retarget_directory(options, target, console)
         return
-    if options.overwrite:
+    if options.overwrite and options.file.exists():
         raise UsageError(
             f"--overwrite is for SavedModels, and {options.file} is a file. Remove the option: an "
             "existing output file is replaced without it"

@@ -289,7 +289,7 @@ def _read_functions(options: argparse.Namespace) -> dict[str, PortableFunction]:
                 f"file before it: jax2tf-bridge {options.command} {options.output} -o DIR"
             )
         if file.is_dir():
-            text = f"is a folder, and {options.command} reads a file that export wrote"
+            text = f"is a folder, and {options.command} reads files that export wrote. Pass a file"
             raise make_path_error(errno.EISDIR, text, file)
         functions[name] = read_function(file)
     return functions

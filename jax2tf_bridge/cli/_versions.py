@@ -68,7 +68,7 @@ def add_publishing_options(parser: argparse.ArgumentParser) -> None:
         "--keep",
         type=POSITIVE,
         metavar="N",
-        help="remove all but the newest N versions afterwards, and those with a label",
+        help="afterwards, remove all versions but the newest N and those with a label",
     )
     parser.add_argument(
         "--label",
@@ -91,11 +91,11 @@ def _add_versions_options(parser: argparse.ArgumentParser) -> None:
 def _run_versions(options: argparse.Namespace, console: Console) -> None:
     with console.step(f"reading {options.root}"):
         versions = list_versions(options.root, contents=options.check)
+    if not versions and not options.root.exists():
+        raise make_path_error(errno.ENOENT, "does not exist", options.root)
     if options.json:
         print_json([_as_json(version) for version in versions])
     elif not versions:
-        if not options.root.exists():
-            raise make_path_error(errno.ENOENT, "does not exist", options.root)
         console.note(f"{options.root} has no version")
     else:
         show_report("\n".join(map(str, versions)), has_title=False)
@@ -136,7 +136,7 @@ def _add_rollback_options(parser: argparse.ArgumentParser) -> None:
         "--to",
         type=POSITIVE,
         metavar="N",
-        help="the version to go back to; by default the newest sound one before this content",
+        help="the version to go back to; by default the newest sound one with older content",
     )
     add_publishing_options(parser)
     add_json(parser, JSON_OF_VERSION)
@@ -164,9 +164,7 @@ def _add_promote_options(parser: argparse.ArgumentParser) -> None:
         metavar="VERSION",
         help=f"the number or the label of the version (default {CANARY})",
     )
-    parser.add_argument(
-        "--remove", metavar="LABEL", help="take this label away instead, and move none"
-    )
+    parser.add_argument("--remove", metavar="LABEL", help="remove this label instead of moving one")
     parser.add_argument(
         "--to", default=STABLE, metavar="LABEL", help=f"the label that it gets (default {STABLE})"
     )

@@ -85,7 +85,7 @@ class CallArguments:
                 raise DTypeError(
                     f"The argument {path} of a converted function should be a NumPy array, scalar, "
                     f"tf.Variable, or tf.Tensor. Got: {leaf!r} of type {type(leaf).__name__}"
-                    f"{advise_on_leaf(leaf, path)}"
+                    f"{_advise_on_leaf(leaf, path)}"
                 )
         static_key = _static_key(function, static_args, static_kwargs)
         key = (tree, static_key, tuple(map(_make_key, values)))
@@ -134,12 +134,23 @@ def _unwrap(leaf: Any) -> Any:
 def to_array(leaf: Any) -> Any:
     """Converts a leaf to a tf.Tensor, a JAX or NumPy array, or a number; None for other objects."""
     if isinstance(leaf, (*_ARRAYS, *_NUMBERS)):
-        return leaf
+        # The mask would get lost.
+        return None if isinstance(leaf, np.ma.MaskedArray) else leaf
     if isinstance(leaf, tf.Variable) or hasattr(leaf, "__tf_tensor__"):
         return tf.convert_to_tensor(leaf)
     if hasattr(leaf, "__jax_array__"):
         return leaf.__jax_array__()
     return None
+
+
+def _advise_on_leaf(leaf: Any, path: str) -> str:
+    if isinstance(leaf, np.ma.MaskedArray):
+        return f". Pass {path}.filled(0), and the mask as another argument."
+    if isinstance(leaf, tf.RaggedTensor):
+        return f". Pass {path}.to_tensor(), and a mask as another argument."
+    if isinstance(leaf, tf.SparseTensor):
+        return f". Pass tf.sparse.to_dense({path})."
+    return advise_on_leaf(leaf, path)
 
 
 def _make_key(value: Any) -> Hashable:

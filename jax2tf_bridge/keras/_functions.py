@@ -175,9 +175,7 @@ class LayerFunction:
     def compute_results(self, layer: str, inputs: Any) -> list[tuple[tuple[int | None, ...], str]]:
         """Computes the shapes and dtypes of the results, with None for unknown sizes.
 
-        Args:
-          layer: the name of the layer in error messages.
-          inputs: a nest of objects with shapes and dtypes, such as keras.KerasTensor.
+        The inputs are a nest of objects with shapes and dtypes, such as keras.KerasTensor.
 
         Raises:
           StructureError, ShapeError, DTypeError: the inputs do not fit.
@@ -213,15 +211,7 @@ class LayerFunction:
         key_words: DrawKeyWords,
         constants: Constants,
     ) -> list[tf.Tensor]:
-        """Runs the function; returns the flat results.
-
-        Args:
-          layer: the name of the layer in error messages.
-          weights: the values of the weights by name.
-          inputs: the nested inputs from Keras.
-          key_words: draws PRNG keys.
-          constants: the arrays that the function captured.
-        """
+        """Runs the function with weights by name and Keras' nested inputs; returns flat results."""
         remaining = iter(self.check_inputs(layer, inputs))
         flat = [weights[name] for _, name, _ in self.weights]
         kept_arguments = self.portable.module.kept_arguments

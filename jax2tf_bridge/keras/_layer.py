@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from jax2tf_bridge._utils import as_integer
 from jax2tf_bridge.errors import DTypeError, LayerError, ShapeError, StructureError, format_bullets
 from jax2tf_bridge.keras._model import (
     LayerConstants,
@@ -97,7 +98,9 @@ class KerasLayer(keras.layers.Layer):  # type: ignore[misc]
         name: str | None = None,
     ) -> None:
         super().__init__(name=name, trainable=trainable is not False, autocast=False)
-        self._seed = seed
+        # Keras takes no integers of NumPy.
+        number = as_integer(seed)
+        self._seed = seed if number is None else number
         self._keys: Any = None
         self._state: _State | None = None
         self._pending: JaxFunction | None = None
@@ -370,7 +373,7 @@ def _map_shapes(function: Any, shapes: Any) -> Any:
     if isinstance(shapes, Mapping):
         return {key: _map_shapes(function, shape) for key, shape in shapes.items()}
     if isinstance(shapes, (list, tuple)) and not all(
-        size is None or isinstance(size, int) for size in shapes
+        size is None or as_integer(size) is not None for size in shapes
     ):
         return [_map_shapes(function, shape) for shape in shapes]
     return function(shapes)

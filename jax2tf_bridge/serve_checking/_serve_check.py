@@ -273,11 +273,7 @@ def advise_retarget(
 ) -> str | None:
     """Returns advice for a signature that does not run on a release; None if it runs.
 
-    Args:
-      directory: the SavedModel.
-      installed: the release, as "2.17.1".
-      description: the result of `describe_saved_model`.
-      signature: the name of the signature.
+    `description` is the result of `describe_saved_model`.
     """
     release = ".".join(installed.split(".")[:2])
     if release not in TENSORFLOW_RELEASES:

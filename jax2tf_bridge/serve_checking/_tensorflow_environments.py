@@ -67,8 +67,12 @@ class Environment:
 
 def check_release(release: str) -> None:
     """Raises TargetError for a release that the bridge does not know."""
-    minor = ".".join(release.split(".")[:2])
-    if minor in TENSORFLOW_RELEASES:
+    if not isinstance(release, str):
+        raise TargetError(
+            Message(_TENSORFLOW, f": expected a release as text, as '2.17'. Got: {release!r}")
+        )
+    match = re.fullmatch(r"(\d+\.\d+)(\.\w+)?", release)
+    if match is not None and match[1] in TENSORFLOW_RELEASES:
         return
     oldest, *_, newest = TENSORFLOW_RELEASES
     raise TargetError(

@@ -186,6 +186,7 @@ def test_dtypes_scalars_and_empty_results(folder: Path) -> None:
     for wrong, text in {
         (1.5, 2, 3): r"count: expected int32, got float64\. Pass np\.asarray\(count, 'int32'\)\.$",
         (1, 2, 2**31): r"count: int32 does not hold 2147483648\. Pass numbers that it holds\.$",
+        (1, 2, 2**70): r"count: expected int32, got object\. Pass numbers that int32 holds\.$",
     }.items():
         with pytest.raises(DTypeError, match=text):
             library(**{**CONVERTED, "count": wrong})

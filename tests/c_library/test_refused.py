@@ -119,6 +119,14 @@ def test_wrapper_computes_shapes_and_pads(model: Path) -> None:
     assert pair.format_sizes() == "n=3"
 
 
+def test_signatures_and_sizes_in_other_types(model: Path) -> None:
+    for names in ("pair", ["pair", "pair"], ("pair",)):
+        sizes: list[Any] = [{"n": np.int64(3)}, {"n": 3}]
+        interface = read_interface(model, "net", names, sizes)
+        assert [s.name for s in interface.signatures] == ["pair"]
+        assert r"\"sizes\":[{\"n\":3}]" in write_wrapper(interface, [[0]], separate=False)
+
+
 @pytest.mark.parametrize(
     ("sizes", "error", "text"),
     [
@@ -133,13 +141,19 @@ def test_wrapper_computes_shapes_and_pads(model: Path) -> None:
             SavingError,
             "sizes: no signature has the size m. Their open sizes: b, n.",
         ),
-        ([{"n": -1}], SavingError, "sizes: n must be at least 0. Got: -1."),
-        ([{"n": "1"}], SavingError, "sizes: n must be an integer. Got: '1'."),
+        ([{"n": 0}], SavingError, "sizes: n must be an integer of at least 1. Got: 0."),
+        ([{"n": "1"}], SavingError, "sizes: n must be an integer of at least 1. Got: '1'."),
         (
             {"n": [1, 32]},
             SavingError,
             "sizes must be a list with a mapping for each program, such as [{'b': 1}, {'b': 32}]. "
             "Got: {'n': [1, 32]}.",
+        ),
+        (
+            None,
+            SavingError,
+            "sizes must be a list with a mapping for each program, such as [{'b': 1}, {'b': 32}]. "
+            "Got: None.",
         ),
         (
             [1, 32],
@@ -173,8 +187,8 @@ def test_unknown_signature(model: Path) -> None:
         ),
         (
             {"name": "a-b"},
-            "'a-b' is not an identifier in C, and prefixes all names of the library. Pass `name`, "
-            "such as 'a_b'.",
+            "'a-b' prefixes all names of the library, and is not an identifier in C. Pass "
+            "name='a_b'.",
         ),
         (
             {"shared": True, "target_triple": "aarch64-unknown-linux-gnu"},

@@ -136,3 +136,7 @@ def masked_twice(x: Any, mask: Any, weight: Any) -> Any:
 
 def kernel(x: Any) -> Any:
     return jax.ffi.ffi_call("my_kernel", jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+
+
+def exits() -> Any:
+    raise SystemExit("no checkpoint")

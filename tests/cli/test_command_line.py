@@ -28,7 +28,6 @@ from jax2tf_bridge.errors import MissingDependencyError
 from jax2tf_bridge.serialization import write_function
 from jax2tf_bridge.weights import write_weights
 from tests.cli.conftest import FINDS_PACKAGES, Ok, Run
-from tests.fresh_process import run_python
 from tests.saved_model.by_hand import Call, Model
 from tests.serialization.records import simple
 
@@ -73,6 +72,10 @@ COMMANDS = ("export", "save", "litert", "onnx", "inspect", "retarget", "serve-ch
         (
             ["inspect", "f", "--jsn=1"],
             "no option --jsn: did you mean --json? ({} inspect --help says more)",
+        ),
+        (
+            ["save", "f", "-output", "m"],
+            "no option -output: did you mean --output? ({} save --help says more)",
         ),
         (["inspect", "f", "g"], "unrecognized arguments: g ({} --help says more)"),
         (
@@ -120,6 +123,13 @@ def test_usage_errors(run: Run, words: list[str], error: str) -> None:
     ended = run(*words)
     assert (ended.code, ended.out) == (2, "")
     assert ended.error == error.format("jax2tf-bridge")
+
+
+def test_values_and_paths_may_begin_with_a_dash() -> None:
+    words = ["export", "m:f", "--constraints", "-b + 8 >= 0", "-of.jaxfn"]
+    options = parse(words)
+    assert (options.constraints, str(options.output)) == (["-b + 8 >= 0"], "f.jaxfn")
+    assert str(parse(["inspect", "--", "-old.jaxfn"]).file) == "-old.jaxfn"
 
 
 def _examples(text: str) -> list[list[str]]:
@@ -231,30 +241,6 @@ def test_help_and_version(ok: Ok) -> None:
     assert ", JAX " in version
 
 
-def test_python_m_is_the_command() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "jax2tf_bridge", "inspect", "no such file"],
-        env={**os.environ, **FINDS_PACKAGES},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "jax2tf-bridge: error: no such file: No such file or directory\n"
-
-
-def test_starting_imports_neither_jax_nor_tensorflow() -> None:
-    code = """
-    import sys
-    from jax2tf_bridge.cli import main
-    for words in ("--version", "export --help", "completion bash"):
-        assert main(words.split()) == 0, words
-    loaded = {"jax", "jaxlib", "tensorflow", "z3"} & set(sys.modules)
-    assert not loaded, loaded
-    """
-    run_python(code, env=FINDS_PACKAGES)
-
-
 def _raising(error: BaseException) -> Callable[[Any], None]:
     def fail(_: Any) -> None:
         raise error
@@ -291,7 +277,7 @@ def test_ends(
     assert capsys.readouterr() == ("", f"jax2tf-bridge: error: {text}\n" if text else "")
 
 
-def test_broken_pipe_is_quiet(tmp_path: Path) -> None:
+def test_broken_pipe_of_python_m_is_quiet(tmp_path: Path) -> None:
     write_function(tmp_path / "f.jaxfn", simple())
     command = [sys.executable, "-m", "jax2tf_bridge", "inspect", "--json", "f.jaxfn"]
     reader, writer = os.pipe()

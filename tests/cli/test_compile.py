@@ -24,6 +24,7 @@ def test_open_sizes(ok: Ok, tmp_path: Path, exported_cube: bytes) -> None:
     assert "power_run" in (tmp_path / "other" / "power.h").read_text()
 
 
+@pytest.mark.usefixtures("cube")
 @pytest.mark.parametrize(
     ("words", "text"),
     [
@@ -40,12 +41,28 @@ def test_open_sizes(ok: Ok, tmp_path: Path, exported_cube: bytes) -> None:
             (".",),
             ". is a folder. Pass the path of a .jaxfn file",
         ),
+        (("cube.jaxfn", "--name", "a-b"), "'a-b' is not an identifier in C. Pass --name a_b."),
+        (
+            ("cube.jaxfn", "--name", "main"),
+            "The library has other files with the name main. Pass --name main_library.",
+        ),
     ],
 )
 def test_open_sizes_are_refused(run: Run, words: tuple[str, ...], text: str) -> None:
     ended = run("compile", *words, "-o", "lib", "--open-sizes")
     assert ended.code
     assert text in ended.err
+
+
+def test_options_of_fixed_sizes_are_named(run: Run, cube: str) -> None:
+    for words, text in {
+        ("-o", "c-lib"): "'c-lib' prefixes all names of the library, and is not an identifier in "
+        "C. Pass --name c_lib.",
+        ("-o", "lib", "--sizes", "n=0"): "--sizes: n must be an integer of at least 1. Got: 0.",
+        ("-o", "lib", "--sizes", "b=1"): "--sizes: no signature has the size b. Their open sizes: "
+        "n.",
+    }.items():
+        assert run("compile", cube, *words).error == text
 
 
 def test_a_size_is_named_once(run: Run, cube: str) -> None:

@@ -106,9 +106,7 @@ def test_64_bits_have_to_be_asked_for(run: Run, ok: Ok) -> None:
     words = ("export", f"{M}:cube", "--args", "f64[n]", "-o", "f.jaxfn")
     ended = run(*words)
     assert ended.code == 2
-    assert ended.error == (
-        "--args: JAX would take float64 in 32 bits; add --x64, or set JAX_ENABLE_X64=1"
-    )
+    assert ended.error == ("JAX would take float64 in 32 bits; add --x64, or set JAX_ENABLE_X64=1")
     try:
         ok(*words, "--x64")
     finally:
@@ -117,7 +115,7 @@ def test_64_bits_have_to_be_asked_for(run: Run, ok: Ok) -> None:
 
 
 def test_target_and_platforms(ok: Ok) -> None:
-    words = ("--args", "f32[n]", "--tensorflow", "2.17", "--platforms", "cpu,gpu")
+    words = ("--args", "f32[n]", "--tensorflow", "2.17", "--platforms", "cpu, gpu")
     portable = exported(ok, f"{M}:cube", *words)
     assert portable.module.stablehlo_version == (1, 1, 1)
     assert portable.platforms == ("cpu", "cuda", "rocm")
@@ -252,6 +250,17 @@ def test_modules_are_found_in_the_current_folder(
             "(--debug shows all of it)",
         ),
         (
+            [f"{M}:exits"],
+            1,
+            f"tracing {M}:exits failed at {models.__file__}:"
+            f"{models.exits.__code__.co_firstlineno + 1} (exits): SystemExit: no checkpoint ",
+        ),
+        (
+            [f"{M}:cube", "--args", f"@{M}:exits"],
+            1,
+            f"--args: calling {M}:exits() failed: SystemExit: no checkpoint (--debug shows all ",
+        ),
+        (
             [f"{M}:cube", "--args", "f32[b]", "--shapes", "(b)"],
             2,
             "--shapes: argument 1 of --args names open sizes itself; write them either there or in "
@@ -300,7 +309,7 @@ def test_modules_are_found_in_the_current_folder(
         (
             [f"{M}:noise", "--args", "key<fri>[]"],
             2,
-            "--args: no PRNG key type fri; there are fry, rbg, urbg",
+            "JAX has no PRNG keys of type fri; it has fry, rbg, urbg",
         ),
         (
             [f"{M}:cube", "--args", "f32", "--platforms", "cpu,cdua"],

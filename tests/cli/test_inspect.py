@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from jax2tf_bridge.inspecting import format_releases
@@ -17,11 +18,13 @@ from jax2tf_bridge.inspecting import format_releases
 from jax2tf_bridge.inspecting._functions import format_function
 from jax2tf_bridge.portable import Aval, LiftedConstant, StoredGradient
 from jax2tf_bridge.serialization import read_function, write_function
+from jax2tf_bridge.weights import write_weights
 from tests.cli import models
 from tests.cli.conftest import FINDS_PACKAGES, Ok, Run
 from tests.cli.json_fields import assert_fits
 from tests.cli.json_schema import SCHEMA
 from tests.fresh_process import run_python
+from tests.saved_model.by_hand import Call, Model
 from tests.serialization.records import changed, constant
 
 
@@ -247,18 +250,36 @@ def test_a_module_that_cannot_be_read(ok: Ok, predict: str) -> None:
     assert facts["modules"][0]["unreadable"].startswith("The StableHLO module ")
 
 
-def test_neither_jax_nor_tensorflow_is_imported(predict: str) -> None:
+def test_starting_and_inspecting_need_neither_jax_nor_tensorflow(
+    tmp_path: Path, exported_cube: bytes
+) -> None:
+    (tmp_path / "f.jaxfn").write_bytes(exported_cube)
+    module = read_function(tmp_path / "f.jaxfn").module.data
+    write_weights(tmp_path / "w.msgpack", {"w": np.ones(3, np.float32)})
+    Model({"main": [Call(module, platforms=["CPU"]).node()]}).write(tmp_path / "m")
     code = """
-    import sys
+    import importlib.util, os, sys
+    find = importlib.util.find_spec
+    importlib.util.find_spec = lambda name, *rest: None if name == "jax" else find(name, *rest)
     from jax2tf_bridge.cli import main
-    for options in ([], ["--json"]):
-        assert main(["inspect", sys.argv[1], *options]) == 0
+    os.chdir(sys.argv[1])
+    for words in (
+        "--version",
+        "export --help",
+        "completion bash",
+        "inspect f.jaxfn",
+        "inspect f.jaxfn --json",
+        "inspect m --html m.html",
+        "inspect w.msgpack --html w.html",
+    ):
+        assert main(words.split()) == 0, words
     loaded = {"jax", "jaxlib", "tensorflow", "keras", "z3"} & set(sys.modules)
     assert not loaded, loaded
     """
-    assert "predict, in predict.jaxfn" in run_python(
-        code, predict, without_jax=True, env=FINDS_PACKAGES
-    )
+    assert "cube, in f.jaxfn" in run_python(code, str(tmp_path), env=FINDS_PACKAGES)
+    page = (tmp_path / "m.html").read_text()
+    assert "Only JAX can print the modules as text" in page
+    assert "Weights, in bytes" in (tmp_path / "w.html").read_text()
 
 
 def test_errors(run: Run, predict: str) -> None:

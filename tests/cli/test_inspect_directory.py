@@ -26,10 +26,9 @@ from jax2tf_bridge.cli._html import (
     take_largest,
 )
 from jax2tf_bridge.targets import TENSORFLOW_RELEASES
-from tests.cli.conftest import FINDS_PACKAGES, Ok, Run
+from tests.cli.conftest import Ok, Run
 from tests.cli.directory_schema import DIRECTORY_SCHEMA
 from tests.cli.json_fields import assert_fits
-from tests.fresh_process import run_python
 from tests.saved_model.by_hand import FLOAT32, Call, Model, differentiable, preventing
 
 SINE = export(jnp.sin, platforms=["cpu"], polymorphic_shapes="(b, _)")(np.ones((4, 3), np.float32))
@@ -280,21 +279,6 @@ def test_a_page_about_a_file(ok: Ok) -> None:
     elements = assert_stands_alone(Path("page.html").read_text())
     for part in ("params['w']", "float32[b,3]", "TensorFlow 2.15 to 2.22", "func.func public"):
         assert part in elements.text, part
-
-
-def test_neither_jax_nor_tensorflow_is_needed_for_a_page(sine: Path) -> None:
-    code = """
-        import importlib.util, sys
-        find = importlib.util.find_spec
-        importlib.util.find_spec = lambda name, *rest: None if name == "jax" else find(name, *rest)
-        from jax2tf_bridge.cli import main
-        assert main(["inspect", sys.argv[1], "--html", sys.argv[1] + ".html"]) == 0
-        print({"jax", "jaxlib", "tensorflow"} & set(sys.modules))
-    """
-    assert run_python(code, str(sine), env=FINDS_PACKAGES).splitlines()[-1] == "set()"
-    page = Path(f"{sine}.html").read_text()
-    assert "Only JAX can print the modules as text" in page
-    assert "stablehlo.sine" in page
 
 
 def test_modules_that_jax_cannot_print(ok: Ok, monkeypatch: pytest.MonkeyPatch, sine: Path) -> None:

@@ -11,8 +11,7 @@ from safetensors.numpy import save_file
 
 from jax2tf_bridge import write_weights
 from jax2tf_bridge.inspecting import natural_sort_key
-from tests.cli.conftest import FINDS_PACKAGES, Ok, Run
-from tests.fresh_process import run_python
+from tests.cli.conftest import Ok, Run
 
 BLOCK = {"kernel": np.ones((3, 4), np.float32), "bias": np.ones(4, np.float16)}
 
@@ -68,16 +67,6 @@ def test_a_page_draws_which_are_large(ok: Ok) -> None:
     page = Path("w.html").read_text()
     assert page.index("<td>params/block_2/bias</td>") < page.index("<td>params/block_10/bias</td>")
     assert "Weights, in bytes" in page
-
-
-def test_neither_jax_nor_tensorflow_is_needed(weights: Path) -> None:
-    code = """
-        import sys
-        from jax2tf_bridge.cli import main
-        assert main(["inspect", sys.argv[1], "--html", sys.argv[1] + ".html"]) == 0
-        print({"jax", "tensorflow"} & set(sys.modules))
-    """
-    assert run_python(code, str(weights), env=FINDS_PACKAGES).splitlines()[-1] == "set()"
 
 
 def test_other_formats_are_named(run: Run, tmp_path: Path) -> None:

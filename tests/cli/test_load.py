@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,10 @@ from jax2tf_bridge import Padding, Processing, Signature, measure_load, save
 from jax2tf_bridge.errors import BridgeError, ShapeError
 from jax2tf_bridge.saved_model import SIDECAR, read_saved_model
 from jax2tf_bridge.saving import read_instructions
+from jax2tf_bridge.serve_checking import LoadOptions
 
-# Private: what a report says of measurements that no machine gives twice.
+# Private: what a report says of measurements that no machine gives twice, and a caller that ends.
+from jax2tf_bridge.serve_checking.load._measure import _end_process, _run_callers
 from jax2tf_bridge.serve_checking.load._report import (
     LoadReport,
     MeasuredAnswers,
@@ -189,8 +193,9 @@ def test_a_model_without_a_sidecar_gets_its_warm_up_requests(models: Path, tmp_p
     ("model", "sizes", "example", "signature", "text"),
     [
         ("rows/1", {"c": [1]}, None, None, "sizes: the inputs have no size 'c'. There are: b."),
-        ("rows/1", {"b": [0]}, None, None, "sizes: b: expected sizes of at least 1. Got: 0"),
-        ("rows/1", {"b": []}, None, None, "sizes: b: expected sizes of at least 1. Got: none"),
+        ("rows/1", {"b": [0]}, None, None, "sizes: b: expected integers of at least 1. Got: 0"),
+        ("rows/1", {"b": [2.5]}, None, None, "sizes: b: expected integers of at least 1. Got: 2.5"),
+        ("rows/1", {"b": []}, None, None, "sizes: b: expected integers of at least 1. Got: none"),
         ("even", {"b": [2, 3]}, None, None, "sizes: b=3 does not satisfy mod(b, 2) == 0."),
         (
             *("rows/1", None, {"y": [[1]]}, None),
@@ -199,6 +204,14 @@ def test_a_model_without_a_sidecar_gets_its_warm_up_requests(models: Path, tmp_p
         (
             *("rows/1", None, {"x": [[1]]}, None),
             "example: x of serving_default is float32[?,3]. Got the shape [1,1]",
+        ),
+        (
+            *("rows/1", None, {"x": [[1, 2, 3], [4]]}, None),
+            "example: x of serving_default is float32[?,3]. Got [[1, 2, 3], [4]]",
+        ),
+        (
+            *("rows/1", None, {"x": [["a", "b", "c"]]}, None),
+            "example: x of serving_default is float32[?,3]. Got [['a', 'b', 'c']]",
         ),
         (
             "rows/1",
@@ -413,7 +426,11 @@ def test_a_load_in_a_session(ok: Ok, models: Path, monkeypatch: pytest.MonkeyPat
             ["--load", "--sizes", "b=1...3"],
             "argument --sizes: 'b=1...3' is not of the form NAME=N,N..N, as b=1,4..8",
         ),
-        (["--load", "--seconds", "0"], "argument --seconds: expected more than 0 seconds. Got: 0"),
+        (
+            ["--load", "--seconds", "0"],
+            "--seconds: expected a finite number of more than 0 seconds. Got: 0.0",
+        ),
+        (["--load", "--seconds", "x"], "argument --seconds: expected a number. Got: 'x'"),
         (
             ["--load", "--protocol", "REST", "--python", "python3"],
             "--protocol is for TensorFlow Serving, and --python runs the model without it. Remove "
@@ -442,5 +459,52 @@ def test_servers_that_do_not_start(run: Run, models: Path) -> None:
     assert str(caught.value) == (
         f"{failing.absolute()} ended with 3 before it had loaded the model: no AVX"
     )
-    with pytest.raises(BridgeError, match=r"^callers: expected at least one caller\. Got: 0$"):
-        measure_load(models / "rows" / "1", callers=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"callers": 0}, "callers: expected an integer of at least 1. Got: 0"),
+        ({"callers": "4"}, "callers: expected an integer of at least 1. Got: '4'"),
+        ({"callers": 2.5}, "callers: expected an integer of at least 1. Got: 2.5"),
+        ({"seconds": np.inf}, "seconds: expected a finite number of more than 0 seconds. Got: inf"),
+        ({"seconds": "1"}, "seconds: expected a finite number of more than 0 seconds. Got: '1'"),
+        ({"protocol": "grpc"}, "protocol: expected gRPC or REST. Got: 'grpc'"),
+        ({"signature": 3}, "signature: expected a name. Got: 3"),
+        (
+            {"example": [[1]]},
+            "example: expected values by name, or a list of such mappings. Got: [[1]]",
+        ),
+        (
+            {"example": "x.npz"},
+            "example: expected values by name, or a list of such mappings. Got: 'x.npz'",
+        ),
+        ({"sizes": [1, 8]}, "sizes: expected lists by dimension variable. Got: [1, 8]"),
+        ({"sizes": {"b": 8}}, "sizes: expected lists by dimension variable. Got: {'b': 8}"),
+    ],
+)
+def test_options_of_another_kind(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(BridgeError) as caught:
+        measure_load("rows/1", **options)
+    assert str(caught.value) == text
+
+
+def test_numbers_of_numpy_become_json() -> None:
+    options = LoadOptions(callers=np.int64(2), seconds=np.float32(1.5))  # type: ignore[arg-type]
+    assert json.dumps([options.callers, options.seconds]) == "[2, 1.5]"
+
+
+def test_a_caller_that_ends_is_reported(tmp_path: Path) -> None:
+    log = tmp_path / "callers-0.log"
+    log.write_text("Killed")
+    ended = [sys.executable, "-c", "print('ready')"]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(ended, **pipes)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.wait()
+        with pytest.raises(BridgeError, match=r"^The model cannot be called: Killed$"):
+            _run_callers([process], tmp_path)
+    finally:
+        _end_process(process)

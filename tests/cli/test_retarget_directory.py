@@ -261,7 +261,11 @@ def test_a_folder_that_is_no_model(run: Run) -> None:
 
 
 def test_a_file_is_not_overwritten_by_that_option(run: Run) -> None:
-    ended = run("retarget", "f.jaxfn", "--tensorflow", "2.15", "--overwrite")
+    words = ("retarget", "f.jaxfn", "--tensorflow", "2.15", "--overwrite")
+    ended = run(*words)
+    assert (ended.code, ended.error) == (2, "f.jaxfn: No such file or directory")
+    Path("f.jaxfn").touch()
+    ended = run(*words)
     assert (ended.code, ended.error) == (
         2,
         "--overwrite is for SavedModels, and f.jaxfn is a file. Remove the option: "

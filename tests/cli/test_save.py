@@ -166,4 +166,7 @@ def test_the_file_and_the_folder_swapped(run: Run, cube: str, command: str) -> N
         f"jax2tf-bridge {command} {cube} -o DIR",
     )
     ended = run(command, "models", "-o", "more")
-    assert ended.error == f"models is a folder, and {command} reads a file that export wrote"
+    assert (
+        ended.error
+        == f"models is a folder, and {command} reads files that export wrote. Pass a file"
+    )

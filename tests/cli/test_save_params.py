@@ -188,3 +188,15 @@ def test_options_of_inputs_go_to_the_signatures_that_have_them(ok: Ok, run: Run)
         "cube.jaxfn: with several files, each needs the name of its signature, such as "
         "cube=cube.jaxfn"
     )
+    Path("cube-2.jaxfn").write_bytes(Path("cube.jaxfn").read_bytes())
+    for words, text in {
+        ("cube.jaxfn", "cube-2.jaxfn"): "cube-2.jaxfn: with several files, each needs the name of "
+        "its signature, such as cube_2=cube-2.jaxfn",
+        ("a=cube.jaxfn", "a=cube-2.jaxfn"): "a names both cube.jaxfn and cube-2.jaxfn. Give each "
+        "file a name of its own",
+        ("cube-2=cube.jaxfn",): "argument [NAME=]PATH: 'cube-2' cannot name a signature. Use "
+        "letters, digits and underscores, as cube_2=cube.jaxfn (jax2tf-bridge save --help says "
+        "more)",
+    }.items():
+        ended = run("save", *words, "-o", "n")
+        assert (ended.code, ended.error) == (2, text)

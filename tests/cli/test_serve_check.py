@@ -19,7 +19,7 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import Signature, Target, convert, save, serve_check
-from jax2tf_bridge.errors import BridgeError, FileFormatError
+from jax2tf_bridge.errors import BridgeError, FileFormatError, TargetError
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
 from jax2tf_bridge.saved_model import WARM_UP
 from jax2tf_bridge.serve_checking import ServeCheck
@@ -260,12 +260,15 @@ def test_wrong_calls_are_one_line(run: Run, model: Path, tmp_path: Path) -> None
         ended = run("serve-check", *words)
         return ended.code, ended.error
 
-    code, text = error(model, "--tensorflow", "2.99")
-    assert code == 2
-    assert text == (
-        "--tensorflow 2.99: the bridge knows the releases 2.15 to 2.22. For another release, pass "
-        "an interpreter that has it with --python."
-    )
+    for release in ("2.99", "2.17.*", "TF2.17"):
+        code, text = error(model, "--tensorflow", release)
+        assert code == 2
+        assert text == (
+            f"--tensorflow {release}: the bridge knows the releases 2.15 to 2.22. For another "
+            "release, pass an interpreter that has it with --python."
+        )
+    with pytest.raises(TargetError, match=r"^tensorflow: expected a release as text, as '2\.17'"):
+        serve_check(model, 2.17)  # type: ignore[arg-type]
     code, text = error(model)
     assert (code, text.split(",")[0]) == (2, "pass a release of TensorFlow with --tensorflow")
     code, text = error(tmp_path / "none", "--tensorflow", "2.17")

@@ -68,6 +68,15 @@ def test_latency_is_measured_where_it_is_asked_for(ok: Ok, model: Path) -> None:
         assert "latency" in ok("verify", model, *words, "--latency")
 
 
+@pytest.mark.parametrize("words", [("verify",), ("--verbose", "verify")])
+def test_latency_is_measured_with_onednn(
+    words: tuple[str, ...], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
+    assert run(*words, "none", "--against", "m:f", "--latency").code == 2
+    assert "TF_ENABLE_ONEDNN_OPTS" not in os.environ
+
+
 def test_latency_is_measured_where_no_power_of_two_is_allowed(tmp_path: Path) -> None:
     signature = Signature(
         lambda x: x * 2,
@@ -181,12 +190,12 @@ def test_the_function_within_preprocess_and_postprocess_is_compared(
     signature = text_classifier.signature(example={"text": ["good film"]})
     save(tmp_path / "m", signature, params=text_classifier.PARAMS, **buckets)
     assert len(read_saved_model(tmp_path / "m").modules) == 2  # the function and its gradient
-    words = ("--samples", "2", "--signature", "serving_default")
+    words = ("--samples", "1", "--signature", "serving_default")
     text = ok("verify", tmp_path / "m", "--against", f"{text_classifier.__name__}:classify", *words)
     assert "(compared without preprocess and postprocess, which are TensorFlow's)" in text
     for line in ("output scores", "gradient params['embedding']"):
         assert line in text
-    wrong = ("--against", f"{__name__}:too_sure", "--gradients", "0", *words, "--samples", "1")
+    wrong = ("--against", f"{__name__}:too_sure", "--gradients", "0", *words)
     ended = run("verify", tmp_path / "m", *wrong)
     assert ended.code == 1
     assert "the output scores is off by" in ended.error

@@ -85,8 +85,9 @@ def test_wrong_versions_and_labels(run: Run, tmp_path: Path) -> None:
     )
     missing = run("rollback", "none")
     assert (missing.code, missing.error) == (2, "none has no version to go back to")
-    missing = run("versions", "none")
-    assert (missing.code, missing.error) == (2, "none does not exist")
+    for words in (("versions", "none"), ("versions", "none", "--json")):
+        missing = run(*words)
+        assert (missing.code, missing.out, missing.error) == (2, "", "none does not exist")
     (tmp_path / "empty").mkdir()
     assert run("versions", "empty").err == "jax2tf-bridge: note: empty has no version\n"
 

@@ -102,6 +102,32 @@ def test_dtype_that_tensorflow_lacks() -> None:
         convert(lambda x: x.astype(jnp.float8_e3m4))(np.float32(1))
 
 
+@pytest.mark.parametrize(
+    ("x", "advice", "mended"),
+    [
+        (
+            np.ma.array([[1, 2]], mask=[[True, False]]),
+            "x.filled(0), and the mask as another argument.",
+            [[0, 4]],
+        ),
+        (
+            tf.ragged.constant([[1], [2, 3]]),
+            "x.to_tensor(), and a mask as another argument.",
+            [[2, 0], [4, 6]],
+        ),
+        (tf.sparse.from_dense([[1, 0]]), "tf.sparse.to_dense(x).", [[2, 0]]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_arrays_that_jax_has_no_form_of(x: Any, advice: str, mended: Any) -> None:
+    f = convert(lambda x: x * 2)
+    with pytest.raises(DTypeError) as caught:
+        f(x)
+    assert str(caught.value).endswith(f" of type {type(x).__name__}. Pass {advice}")
+    passed = eval(advice.partition(", ")[0].removesuffix("."), {"x": x, "tf": tf})
+    np.testing.assert_array_equal(f(passed), mended)
+
+
 def test_float0_argument() -> None:
     zeros = np.zeros((2,), jax.dtypes.float0)
     f = convert(lambda n, t: (n + 1, t))

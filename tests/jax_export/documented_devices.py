@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -155,12 +155,13 @@ def gradients_of_what_was_lowered() -> Any:
     return results
 
 
-def main() -> None:
-    """Prints what each program for eight devices gives with each module, and the gradients."""
+def main(names: Sequence[str]) -> None:
+    """Prints what the named programs give with each module, and the gradients."""
     from jax import export as jax_export
 
     from jax2tf_bridge import jax_export as of_the_bridge
 
     modules = (jax_export, of_the_bridge)
-    found = {f.__name__: [as_json(f(module)) for module in modules] for f in OVER_EIGHT_DEVICES}
+    functions = [f for f in OVER_EIGHT_DEVICES if f.__name__ in names]
+    found = {f.__name__: [as_json(f(module)) for module in modules] for f in functions}
     json.dump({"programs": found, "gradients": gradients_of_what_was_lowered()}, sys.stdout)

@@ -15,6 +15,7 @@ from jax2tf_bridge import jax_export as of_the_bridge
 from tests.fresh_process import run_python, several_devices
 from tests.jax_export.documented import PROGRAMS, as_json
 from tests.jax_export.documented_devices import OVER_EIGHT_DEVICES
+from tests.sampling import sampled
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,16 +26,27 @@ def test_programs_give_the_same(program: Callable[[Any], Any]) -> None:
 
 
 @pytest.fixture(scope="module")
-def over_eight_devices() -> dict[str, Any]:
+def over_eight_devices(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Runs the programs that the selected tests need, in one process."""
+    names = [item.callspec.params.get("name") for item in _list_parametrized(request.session)]
     printed = run_python(
-        "from tests.jax_export.documented_devices import main; main()",
+        "import sys; from tests.jax_export.documented_devices import main; main(sys.argv[1:])",
+        *filter(None, names),
         env={**several_devices(8), "PYTHONPATH": str(ROOT)},
     )
     found: dict[str, Any] = json.loads(printed.splitlines()[-1])
     return found
 
 
-@pytest.mark.parametrize("name", [program.__name__ for program in OVER_EIGHT_DEVICES])
+def _list_parametrized(session: pytest.Session) -> list[Any]:
+    items = [item for item in session.items if item.path == Path(__file__)]
+    return [item for item in items if hasattr(item, "callspec")]
+
+
+NAMES = [program.__name__ for program in OVER_EIGHT_DEVICES]
+
+
+@pytest.mark.parametrize("name", sampled(NAMES, every=len(NAMES), others=pytest.mark.slow))
 def test_programs_over_eight_devices_give_the_same(
     over_eight_devices: dict[str, Any], name: str
 ) -> None:

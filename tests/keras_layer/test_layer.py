@@ -183,6 +183,14 @@ class Take(keras.layers.Layer):  # type: ignore[misc]
         return outputs["y"]
 
 
+def test_sizes_and_seeds_may_be_numbers_of_numpy() -> None:
+    seed: Any = np.int64(5)
+    layer = KerasLayer(rng_first, W, seed=seed)
+    layer.build((None, np.int64(4)))
+    assert layer.compute_output_shape((np.int32(3), 4)) == (3, 2)
+    assert layer.get_config()["seed"] == 5
+
+
 def test_several_inputs_of_open_sizes() -> None:
     layer = KerasLayer(pooled, pooled_params())
     ids, mask = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="bool")

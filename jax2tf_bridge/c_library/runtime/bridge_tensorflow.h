@@ -1,5 +1,5 @@
-// The base class of the classes that tfcompile generates. It only collects what they say about
-// themselves; bridge_program.h runs them, with buffers of its own.
+// The base class of the classes that tfcompile generates. It only stores the facts that they pass
+// to it; bridge_program.h runs them, with buffers of its own.
 #ifndef JAX2TF_BRIDGE_TENSORFLOW_H_
 #define JAX2TF_BRIDGE_TENSORFLOW_H_
 

@@ -1,6 +1,6 @@
 /* Reads .jaxfn files. Every offset and checksum is checked, so a damaged file gives a message.
-   Checksums do not protect from intent: open only files whose source you trust, because XLA runs
-   the program in them. */
+   Checksums do not stop an attacker: open only files whose source you trust, because XLA runs the
+   program in them. */
 #ifndef JAXFN_FILE_H_
 #define JAXFN_FILE_H_
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import math
 import os
 import re
 import subprocess
@@ -13,12 +14,14 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeAlias
 from urllib.parse import quote
 
 import numpy as np
 
+from jax2tf_bridge._utils import as_integer
 from jax2tf_bridge.errors import Argument, BridgeError, Message, MissingDependencyError
 from jax2tf_bridge.inspecting import read_saved_model
 from jax2tf_bridge.saved_model import read_requests, read_tensor_spec
@@ -104,9 +107,9 @@ def measure_load(
         buckets, 1 to 32 rows. At most 256 different requests are sent.
       signature: the signature to call; by default "serving_default", or the only one.
       example: values of inputs by name, or several of them, in place of random ones. They are
-        repeated or cut to the sizes. A signature with a `preprocess`, or a model that the bridge
-        did not save, gets them as they are, or else its warm-up requests. With `sizes` of the
-        rows, a signature with a `preprocess` gets their rows, repeated or cut.
+        repeated or cut to the sizes. If the signature has a `preprocess`, or the bridge did not
+        save the model, they are sent unchanged (by default the warm-up requests are); `sizes` of
+        the rows repeats or cuts the rows for a `preprocess`.
       protocol: "gRPC" or "REST"; by default gRPC, if grpcio is installed here.
       server: the path of TensorFlow Serving; by default that in the environment variable
         TENSORFLOW_MODEL_SERVER, or on the PATH.
@@ -169,12 +172,22 @@ class LoadOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.callers < 1:
-            text = f": expected at least one caller. Got: {self.callers}"
-            raise BridgeError(Message(Argument("callers"), text))
-        if not self.seconds > 0:
-            text = f": expected more than 0 seconds. Got: {self.seconds}"
-            raise BridgeError(Message(Argument("seconds"), text))
+        seconds: Any = self.seconds
+        is_time = isinstance(seconds, Real) and 0 < float(seconds) < math.inf
+        for name, is_valid, expected in (
+            ("callers", (as_integer(self.callers) or 0) >= 1, "an integer of at least 1"),
+            ("seconds", is_time, "a finite number of more than 0 seconds"),
+            ("protocol", self.protocol in (None, "gRPC", "REST"), "gRPC or REST"),
+            ("signature", self.signature is None or isinstance(self.signature, str), "a name"),
+            ("sizes", _is_mapping_of(self.sizes, Iterable), "lists by dimension variable"),
+            ("example", _is_example(self.example), "values by name, or a list of such mappings"),
+        ):
+            if not is_valid:
+                text = f": expected {expected}. Got: {getattr(self, name)!r}"
+                raise BridgeError(Message(Argument(name), text))
+        # Plans and reports become JSON, which takes no numbers of NumPy.
+        object.__setattr__(self, "callers", int(self.callers))
+        object.__setattr__(self, "seconds", float(seconds))
         if not self.uses_tensorflow:
             return
         for name in ("server", "protocol"):
@@ -191,6 +204,18 @@ class LoadOptions:
     def uses_tensorflow(self) -> bool:
         """True if a TensorFlow is named that runs the model instead of a server."""
         return self.tensorflow is not None or self.python is not None
+
+
+def _is_mapping_of(value: Any, kind: Any) -> bool:
+    if value is None:
+        return True
+    return isinstance(value, Mapping) and all(isinstance(each, kind) for each in value.values())
+
+
+def _is_example(example: Any) -> bool:
+    if isinstance(example, Sequence):
+        return all(isinstance(each, Mapping) for each in example)
+    return _is_mapping_of(example, object)
 
 
 def run_measure_load(
@@ -456,8 +481,9 @@ def _run_callers(processes: Sequence[_Process], folder: Path) -> MeasuredAnswers
     """
     for process in processes:
         assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # a process that ended is reported below
+            process.stdin.write("go\n")
+            process.stdin.flush()
     parts = []
     failures: Counter[str] = Counter()
     for number, process in enumerate(processes):

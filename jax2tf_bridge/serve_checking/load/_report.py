@@ -234,7 +234,7 @@ def make_report(
 
 
 def plot_percentiles(title: str, subtitle: str, milliseconds: _Numbers) -> str:
-    """Plots latencies over percentiles, of which each step leaves a tenth of the requests.
+    """Plots latencies over percentiles on a logarithmic axis: 90 %, 99 %, 99.9 % ...
 
     Args:
       title: the line above the plot.
@@ -245,7 +245,7 @@ def plot_percentiles(title: str, subtitle: str, milliseconds: _Numbers) -> str:
       The text of an SVG.
     """
     count = len(milliseconds)
-    # The last request is at the percentile that leaves one request.
+    # The axis ends at the percentile above which only the slowest request is.
     last = max(1.0, min(math.log10(max(1, count)), _place_percentile(_PLOTTED_PERCENTILES[-1])))
 
     def latency_at(place: float) -> float:

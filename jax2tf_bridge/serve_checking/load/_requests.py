@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from jax2tf_bridge._utils import array_type_text, unknown_name_text
+from jax2tf_bridge._utils import array_type_text, as_integer, unknown_name_text
 from jax2tf_bridge.comparing import PlausibleInputs, infer_batch_variable
 from jax2tf_bridge.errors import Argument, BridgeError, Message, ShapeError
 from jax2tf_bridge.portable import Aval, PortableFunction, variables_in
@@ -172,24 +172,25 @@ def _choose_signature(contents: SavedModelContents, name: str | None) -> EntryPo
 
 
 def _check_examples(entry: EntryPoint, examples: Sequence[Mapping[str, Any]]) -> None:
-    """Raises if examples have other names, ranks or fixed sizes than the inputs."""
+    """Raises if examples have other names, dtypes, ranks or fixed sizes than the inputs."""
     types = {port.name: port.type for port in entry.inputs}
     for example in examples:
         for name, value in example.items():
             if name not in types:
                 text = f": {entry.name} has {unknown_name_text('input', name, types)}"
                 raise ShapeError(Message(_EXAMPLE, text))
-            shape, expected = np.shape(value), types[name].shape
+            start = f": {name} of {entry.name} is {types[name]}. Got "
+            try:
+                shape = np.asarray(value, _find_dtype(types[name].dtype)).shape
+            except (ValueError, TypeError, OverflowError) as e:
+                raise ShapeError(Message(_EXAMPLE, f"{start}{value!r:.200}")) from e
+            expected = types[name].shape
             if expected is not None and not (
                 len(shape) == len(expected)
                 and all(e is None or a == e for a, e in zip(shape, expected, strict=True))
             ):
-                raise ShapeError(
-                    Message(
-                        *(_EXAMPLE, f": {name} of {entry.name} is {types[name]}. Got the shape "),
-                        array_type_text("", shape),
-                    )
-                )
+                text = f"{start}the shape {array_type_text('', shape)}"
+                raise ShapeError(Message(_EXAMPLE, text))
 
 
 def _draw_requests(
@@ -237,14 +238,7 @@ def choose_sizes(
 
     Variables without declared sizes get all sizes up to their largest bucket. If no variable has
     declared sizes or buckets, the rows get 1 to 32. The others get a size that the constraints
-    allow.
-
-    Args:
-      avals: the inputs by name.
-      constraints: the constraints on the variables.
-      buckets: the buckets by variable.
-      declared: the declared sizes by variable.
-      seed: the seed for choosing among too many combinations.
+    allow. If there are too many combinations, `seed` chooses some.
 
     Raises:
       ShapeError: a declared variable does not exist, a declared size is invalid, or no sizes
@@ -293,13 +287,14 @@ def _check_sizes(variable: str, sizes: Iterable[int], names: Sequence[str]) -> l
     if variable not in names:
         text = unknown_name_text("size", variable, names)
         raise ShapeError(Message(_SIZES, f": the inputs have {text}"))
-    numbers = [int(size) for size in sizes]
-    if not numbers or min(numbers) < 1:
-        smallest = min(numbers, default="none")
+    numbers = [(as_integer(size), size) for size in sizes]
+    wrong = [size for number, size in numbers if number is None or number < 1]
+    if wrong or not numbers:
+        got = wrong[0] if wrong else "none"
         raise ShapeError(
-            Message(_SIZES, f": {variable}: expected sizes of at least 1. Got: {smallest}")
+            Message(_SIZES, f": {variable}: expected integers of at least 1. Got: {got}")
         )
-    return numbers
+    return [number for number, _ in numbers if number is not None]
 
 
 def _combine(lists: Sequence[Sequence[int]], seed: int) -> list[tuple[int, ...]]:
