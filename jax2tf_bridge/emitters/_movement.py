@@ -595,7 +595,7 @@ def _pad_between(scope: Scope, array: Array, value: Array, axis: int, amount: Di
     # An empty axis stays empty.
     limits = list(joined)
     limits[axis] = _clip_at_zero(scope, size * (amount + 1) - amount)
-    return slice_array(scope, whole, [0] * array.rank, limits, [1] * array.rank)
+    return take_first(scope, whole, limits)
 
 
 def fit_sizes(scope: Scope, array: Array, sizes: Shape) -> Array:

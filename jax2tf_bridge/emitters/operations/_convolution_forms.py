@@ -255,7 +255,9 @@ def convolve_by_positions(
         parts.append(resize(part, (*sizes[:-1], padded.sizes[-1])))
         kernels.append(Array(kernel.element, kernel.sizes[-2:], scope.tensor(kernel)[place]))
     if in_bytes:  # one product of all positions needs no sums
-        parts, kernels = [_join(scope, parts, groups)], [_flatten(scope, kernel)]
+        *inner, out = kernel.sizes
+        kernels = [reshape(scope, kernel, (math.prod(inner), out))]
+        parts = [_join(scope, parts, groups)]
     tensors = [
         scope.tensor(_grouped_product(scope, part, weights, exact, groups))
         for part, weights in zip(parts, kernels, strict=True)
@@ -272,17 +274,9 @@ def _join(scope: Scope, parts: Arrays, groups: int) -> Array:
         parts = [reshape(scope, part, (*outer, features)) for part in parts]
     joined = ops.concat([scope.tensor(part) for part in parts], -1)
     array = scope.new_array(joined, parts[0].element, (*outer, len(parts) * features))
-    return (
-        array
-        if groups == 1
-        else reshape(scope, array, (*outer[:-1], groups * len(parts) * features))
-    )
-
-
-def _flatten(scope: Scope, kernel: Array) -> Array:
-    """Makes a matrix of the weights of all positions."""
-    *inner, out = kernel.sizes
-    return reshape(scope, kernel, (math.prod(inner), out))
+    if groups == 1:
+        return array
+    return reshape(scope, array, (*outer[:-1], groups * len(parts) * features))
 
 
 def _grouped_product(

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from jax2tf_bridge.bytecode import Block, Operation
 from jax2tf_bridge.emitters._array import Array, Arrays, graph_dtype
 from jax2tf_bridge.emitters._folding import convert_array
@@ -115,15 +113,9 @@ def _reduce_compact(
     else:
         tensor = reduce_tensor(name, compact, there)
     if name == "add" and times != 1:
-        tensor = tensor * _as_number(scope.sizes.size(times), tensor.dtype)
+        tensor = tensor * scope.sizes.number(times, tensor.dtype)
     result = scope.new_array(wrap(array.element, tensor), array.element, sizes)
     return broadcast(scope, result, whole, left) if keeps_axes else result
-
-
-def _as_number(size: Any, dtype: ops.DType) -> ops.Tensor:
-    if isinstance(size, int):
-        return ops.constant(np.array(size).astype(dtype.as_numpy_dtype), dtype)
-    return ops.cast(size, dtype)
 
 
 def _may_be_compact(scope: Scope, name: str, array: Array, times: Dim) -> bool:
@@ -239,7 +231,7 @@ def _halve_in_loop(scope: Scope, combine: Combine, columns: Arrays) -> list[Arra
     def step(inner: Scope, length: ops.Tensor, arrays: Arrays) -> tuple[ops.Tensor, list[Array]]:
         return length - length // 2, _halve(inner, combine, arrays, length)
 
-    length = ops.convert_to_tensor(scope.sizes.size(columns[0].sizes[0]), ops.int32)
+    length = scope.sizes.number(columns[0].sizes[0], ops.int32)
     tensors = scope.loop(length, lambda length: length > 1, step, columns, is_open=True)
     return scope.new_arrays((tensor[0] for tensor in tensors), columns, columns[0].sizes[1:])
 
@@ -302,7 +294,7 @@ def _step(
 
 
 def _step_in_loop(scope: Scope, combine: Combine, columns: Arrays, backwards: bool) -> list[Array]:
-    length = ops.convert_to_tensor(scope.sizes.size(columns[0].sizes[0]), ops.int32)
+    length = scope.sizes.number(columns[0].sizes[0], ops.int32)
 
     def step(inner: Scope, width: ops.Tensor, arrays: Arrays) -> tuple[ops.Tensor, list[Array]]:
         return width * 2, _step(inner, combine, arrays, width, length - width, backwards)

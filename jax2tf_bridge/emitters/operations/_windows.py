@@ -25,8 +25,7 @@ from jax2tf_bridge.emitters._movement import (
 )
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Scope, emits
-from jax2tf_bridge.emitters.operations._dynamic_slices import shrink_repeated
-from jax2tf_bridge.emitters.operations._indices import slice_axis
+from jax2tf_bridge.emitters.operations._dynamic_slices import shrink_repeated, slice_axis
 from jax2tf_bridge.emitters.operations._pools import (
     Windows,
     count_windows,
@@ -125,7 +124,7 @@ def _combine_inits(scope: Scope, combine: Combine, inits: Arrays, arrays: Arrays
 
 
 def _find_running_direction(array: Array, windows: Windows) -> tuple[int, bool] | None:
-    """Returns (axis, is_reversed) if windows have all elements up to each one; else None."""
+    """Recognizes windows of cumulative reductions; returns (axis, is_reversed), or None."""
     if len(windows.axes) != 1:
         return None
     (axis,) = windows.axes
