@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -36,6 +37,11 @@ def move(function: Callable[..., ops.Tensor], *tensors: ops.Tensor) -> ops.Tenso
     if dtype.size > 1 or not dtype.is_floating:
         return function(*tensors)
     return ops.cast(function(*(ops.cast(tensor, ops.float16) for tensor in tensors)), dtype)
+
+
+def _repeat(function: Callable[..., ops.Tensor], *tensors: ops.Tensor) -> ops.Tensor:
+    """Applies a function that repeats or stacks tensors, in a dtype with a kernel of Tile."""
+    return move(functools.partial(integers.repeat, function), *tensors)
 
 
 def select(scope: Scope, flag: ops.Tensor, x: Array, y: Array) -> Array:
@@ -231,7 +237,7 @@ def _tile(
     new_sizes = [1 if axis < 0 else array.sizes[axis] for axis in axes[skipped:]]
     tensor = reshape_ones(scope, scope.compact(array), find_compact_sizes(array), new_sizes)
     multiples = scope.sizes.shape(counts[skipped:])
-    return integers.repeat(lambda x: ops.tile(x, multiples), tensor)
+    return _repeat(lambda x: ops.tile(x, multiples), tensor)
 
 
 def _differ_by_ones(sizes: Shape, new_sizes: Shape, group: tuple[list[int], list[int]]) -> bool:
@@ -429,7 +435,7 @@ def _stack(scope: Scope, arrays: Arrays, axis: int, spread: Sequence[int]) -> op
         return None
     axes = [i - (i > axis) for i in spread if i != axis]
     tensors = [broadcast_axes(scope, origin, axes) for origin in origins]
-    return integers.repeat(lambda *pieces: ops.stack(pieces, axis), *tensors)
+    return _repeat(lambda *pieces: ops.stack(pieces, axis), *tensors)
 
 
 def _spread_known(array: Array, axes: Sequence[int]) -> np.ndarray[Any, Any] | None:

@@ -86,7 +86,7 @@ def negative(element: str, x: ops.Tensor) -> ops.Tensor:
 
 
 def repeat(function: Callable[..., ops.Tensor], *tensors: ops.Tensor) -> ops.Tensor:
-    """Applies a function that repeats or stacks tensors, in a dtype with a kernel of Tile."""
+    """Applies a function that repeats or stacks tensors; uint16, which Tile lacks, as int16."""
     if tensors[0].dtype != ops.uint16:
         return function(*tensors)
     return _as_signed(function, *tensors)

@@ -87,9 +87,14 @@ def reduce_axes(
 
     The axes stay with size 1 if `keeps_axes` is true.
     """
-    wide = convert_array(scope, array, reducer.element)
+    wide = _widen(scope, convert_array(scope, array, reducer.element))
     result = _reduce_compact(scope, reducer.name, wide, sorted(axes), keeps_axes)
     return convert_array(scope, result, array.element)
+
+
+def _widen(scope: Scope, array: Array) -> Array:
+    """Converts 8-bit floats, which TensorFlow does not reduce, to float32."""
+    return convert_array(scope, array, "f32") if array.element.startswith("f8") else array
 
 
 def _reduce_compact(
@@ -148,6 +153,7 @@ def reduce_tensor(
 def _extreme_and_index(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
     array, indices, *_ = operands
     name, element = operation.text("extreme"), array.element
+    array = _widen(scope, array)
     (axis,) = operation.ints("dimensions")
     if scope.sizes.bounds(array.sizes[axis])[0] < 1:
         return _reduce_by_body(scope, operation, operands)
@@ -171,7 +177,8 @@ def _extreme_and_index(scope: Scope, operation: Operation, operands: Arrays) -> 
         reducer = {"maximum": "or", "minimum": "and"}[name] if element == "i1" else name
         value = reduce_tensor(reducer, compact, [place])
     index = ops.cast(index, graph_dtype(indices.element))
-    return [scope.new_array(value, element, sizes), scope.new_array(index, indices.element, sizes)]
+    best_number = convert_array(scope, scope.new_array(value, array.element, sizes), element)
+    return [best_number, scope.new_array(index, indices.element, sizes)]
 
 
 # Any other reducer.
@@ -247,8 +254,10 @@ def sum_along(scope: Scope, array: Array, axis: int, backwards: bool) -> Array:
 
     It is the only running reduction that LiteRT and ONNX know as well.
     """
-    tensor = ops.cumsum(scope.tensor(array), axis, reverse=backwards)
-    return scope.new_array(wrap(array.element, tensor), array.element, array.sizes)
+    wide = _widen(scope, array)
+    tensor = ops.cumsum(scope.tensor(wide), axis, reverse=backwards)
+    result = scope.new_array(wrap(wide.element, tensor), wide.element, array.sizes)
+    return convert_array(scope, result, array.element)
 
 
 def reduce_along(
@@ -343,7 +352,10 @@ def _sum(scope: Scope, operation: Operation, operands: Arrays) -> Array:
 def _stepwise(function: Callable[..., ops.Tensor]) -> Emitter:
     def emit(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
         axis, backwards = _direction(scope, operation, operands[0].rank)
-        return reduce_along(scope, _elementwise(function), operands, axis, backwards)
+        wide = [_widen(scope, array) for array in operands]
+        results = reduce_along(scope, _elementwise(function), wide, axis, backwards)
+        pairs = zip(results, operands, strict=True)
+        return [convert_array(scope, result, array.element) for result, array in pairs]
 
     return emit
 
