@@ -190,8 +190,8 @@ def _is_sign(value: Value, x: Value, matcher: Matcher) -> bool:
     return number is not None and sign is not None and sign == np.sign(number)
 
 
-def _is_negative(flag: Value, x: Value, matcher: Matcher) -> bool:
-    operands = _match_comparison(flag, "LT", matcher)
+def _is_negative(value: Value, x: Value, matcher: Matcher) -> bool:
+    operands = _match_comparison(value, "LT", matcher)
     return (
         operands is not None
         and matcher.number(operands[1]) == 0

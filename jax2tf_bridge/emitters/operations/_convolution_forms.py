@@ -23,7 +23,7 @@ from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Scope
 from jax2tf_bridge.emitters.formulas.conversions import choose_exact_dtype
 from jax2tf_bridge.emitters.operations._dot_general import contract, is_bytes
-from jax2tf_bridge.emitters.operations._pools import count_windows, find_same_padding
+from jax2tf_bridge.emitters.operations._windows import count_windows, find_same_padding
 from shape_poly import Dim
 
 ELEMENTS = {
