@@ -164,7 +164,7 @@ def _fold_sizes(
 
 
 def _choose(scope: Scope, operation: Operation, operands: Arrays) -> Array | None:
-    """Returns the operand that is the result because of a known flag; None without one."""
+    """Returns the operand that a known flag makes the result, or None."""
     if any(array.element not in (*_SIZES, "i1") for array in operands):
         return None
     name = operation.name

@@ -151,7 +151,7 @@ def _narrow(rounding: _Rounding, value: Value, low: int | None, high: int | None
 
 
 def _match_shift(value: Value, zero_point: Value | None, matcher: Matcher) -> Value | None:
-    """Returns the value to which the zero point is added, or 0 if there is no zero point."""
+    """Returns the value to which the zero point is added; without one, that to which 0 is added."""
     for inner, addend in in_both_orders(matcher.maker(value, "add")):
         is_zero = zero_point is None and matcher.number(addend) == 0
         if is_zero or (zero_point is not None and _is_same(addend, zero_point, matcher)):

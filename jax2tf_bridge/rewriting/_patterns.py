@@ -27,7 +27,7 @@ BROADCASTS = ("broadcast_in_dim", "dynamic_broadcast_in_dim")
 _SAME_NUMBERS = frozenset(
     {*BROADCASTS, "broadcast", "convert", "dynamic_reshape", "reshape", "transpose"}
 )
-"""Operations after which all elements are the same number, if they were before."""
+"""Operations that keep all elements equal to one number."""
 
 INVALID_OPERATION_ERRORS = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError),

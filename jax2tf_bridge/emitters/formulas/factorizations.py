@@ -229,7 +229,8 @@ def singular_values(a: ops.Tensor) -> ops.Tensor:
 
 
 _SMALL = 64
-"""Rows of complex matrices that are pivoted as by LAPACK, by |re| + |im|; the kernel takes |z|."""
+"""Maximum number of rows of complex matrices that are pivoted by |re| + |im|, as LAPACK does. The
+kernel pivots by |z|."""
 
 
 def lu(a: ops.Tensor) -> tuple[ops.Tensor, ops.Tensor, ops.Tensor]:

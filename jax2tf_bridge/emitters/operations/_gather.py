@@ -42,7 +42,8 @@ _NAMES = (
 )
 
 _Taken: TypeAlias = "tuple[Array, list[int | None]]"
-"""Array, and the axis of the result for each of its axes; None for axes of size 1 without one."""
+"""An array, and the axis of the result for each of its axes; None for axes of size 1 that the
+result lacks."""
 
 
 @emits("gather", "dynamic_gather")
