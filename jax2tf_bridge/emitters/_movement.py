@@ -490,9 +490,19 @@ def reverse_axes(scope: Scope, tensor: ops.Tensor, axes: Sequence[int]) -> ops.T
 
 
 def pad(
-    scope: Scope, array: Array, value: Array, low: Shape, high: Shape, interior: Shape
+    scope: Scope,
+    array: Array,
+    value: Array,
+    low: Shape,
+    high: Shape,
+    interior: Shape,
+    *,
+    may_fuse: bool = True,
 ) -> Array:
-    """Pads with a value before, after and between the elements; negative amounts drop elements."""
+    """Pads with a value before, after and between the elements; negative amounts drop elements.
+
+    PadV2 replaces Pad unless `may_fuse`, because convolutions of oneDNN fuse Pad.
+    """
     for axis, amount in enumerate(interior):
         if amount != 0 and array.sizes[axis] != 1:
             array = _pad_between(scope, array, value, axis, amount)
@@ -503,7 +513,7 @@ def pad(
         for size, left, right in zip(array.sizes, before, behind, strict=True)
     )
     if sizes != array.sizes:
-        array = _pad_around(scope, array, value, before, behind, sizes)
+        array = _pad_around(scope, array, value, before, behind, sizes, may_fuse=may_fuse)
     # Negative padding drops elements of the padded array.
     starts = [plain(left - amount) for left, amount in zip(before, low, strict=True)]
     limits = [
@@ -514,7 +524,14 @@ def pad(
 
 
 def _pad_around(
-    scope: Scope, array: Array, value: Array, before: Shape, behind: Shape, sizes: tuple[Dim, ...]
+    scope: Scope,
+    array: Array,
+    value: Array,
+    before: Shape,
+    behind: Shape,
+    sizes: tuple[Dim, ...],
+    *,
+    may_fuse: bool,
 ) -> Array:
     if 0 in array.sizes or _repeats_value(array, value):
         return broadcast(scope, value, sizes, ())
@@ -528,7 +545,7 @@ def _pad_around(
     paddings = [
         [scope.sizes.size(a), scope.sizes.size(b)] for a, b in zip(before, behind, strict=True)
     ]
-    if value.numbers is not None and not any(value.numbers.tobytes()):
+    if value.numbers is not None and may_fuse and not any(value.numbers.tobytes()):
         padded = move(lambda x: ops.pad(x, paddings), tensor)
     elif value.numbers is not None:
         padded = move(

@@ -352,7 +352,18 @@ def _pad(scope: Scope, image: Array, axes: Sequence[Axis]) -> tuple[Array, tuple
 
 def _pad_with_zeros(scope: Scope, image: Array, axes: Sequence[Axis]) -> Array:
     low, high = [0, *(axis.low for axis in axes), 0], [0, *(axis.high for axis in axes), 0]
-    return pad(scope, image, zeros(image.element), low, high, [0, *(a.spread - 1 for a in axes), 0])
+    holes = [0, *(axis.spread - 1 for axis in axes), 0]
+    # oneDNN's kernels of 16-bit floats for AMX may end the process if they pad a window that has no
+    # element of the image.
+    may_fuse = scope.is_for_any_converter or not (
+        image.element in ("f16", "bf16")
+        and any(
+            scope.sizes.bounds(amount - axis.extent)[1] >= 0
+            for axis in axes
+            for amount in (axis.low, axis.high)
+        )
+    )
+    return pad(scope, image, zeros(image.element), low, high, holes, may_fuse=may_fuse)
 
 
 def _find_padding_name(scope: Scope, axes: Sequence[Axis]) -> str | None:
