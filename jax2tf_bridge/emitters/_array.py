@@ -62,8 +62,8 @@ class Array:
       computed: the elements as a tensor.
       known: the elements as a NumPy array: numbers in TensorFlow's dtype, or objects if some of the
         integers are sizes that depend on variables.
-      origin: the array of which this is a reshape, if it is one. This is no pattern over programs:
-        if sizes are open, types do not tell whether a broadcast only adds axes.
+      origin: the array that this one reshapes, or None. Patterns over programs cannot find it,
+        because types with open sizes do not tell whether a broadcast only adds axes.
     """
 
     element: str

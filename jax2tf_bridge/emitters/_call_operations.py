@@ -37,7 +37,7 @@ def rewrite_program(
     Args:
       portable: the function.
       program: its module.
-      for_onnx: as there.
+      for_onnx: as for `make_operations`.
 
     Raises:
       ModuleError: the module cannot be read.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -20,7 +21,10 @@ from jax2tf_bridge.emitters.formulas import conversions, converter_integers
 from shape_poly import Dim
 
 _MAX_FOLDED_ELEMENTS = 1024
-"""Maximum number of elements of an array to fold."""
+"""Maximum number of elements of an operand to fold, in compact form."""
+_MAX_FOLDED_RESULT = 1 << 16
+"""Maximum number of elements of a folded result. Operands that repeat along different axes, as in
+masks, have fewer, and the result is stored in the graph."""
 _MAX_FOLDED_SIZES = 64
 """Maximum number of elements that depend on variables; shapes have fewer."""
 _SIZES = frozenset({"i32", "i64"})
@@ -32,7 +36,8 @@ def fold(scope: Scope, operation: Operation, operands: Arrays) -> Array | None:
     if operation.name == "negate" and operands[0].row.kind in ("float", "complex"):
         return _negate(operands[0])
     known = [_find_small_constant(array) for array in operands]
-    if all(each is not None for each in known):
+    shapes = [each.shape for each in known if each is not None]
+    if len(shapes) == len(known) and _has_small_result(shapes):
         has_sizes = any(array.numbers is None for array in operands)
         result = (
             _fold_sizes(scope, operation, operands, known)
@@ -53,6 +58,10 @@ def _negate(array: Array) -> Array | None:
 def _find_small_constant(array: Array) -> np.ndarray[Any, Any] | None:
     is_small = array.known is not None and array.known.size <= _MAX_FOLDED_ELEMENTS
     return array.known if is_small and array.row.kind in ("bool", "int", "uint") else None
+
+
+def _has_small_result(shapes: Sequence[tuple[int, ...]]) -> bool:
+    return math.prod(np.broadcast_shapes(*shapes)) <= _MAX_FOLDED_RESULT
 
 
 def _shift(shift: Callable[..., Any], left: Any, right: Any) -> Any:
@@ -88,23 +97,18 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
 )
 _OF_FLAGS = frozenset({"and", "or", "xor", "not"})
 _DIVISIONS = frozenset({"divide", "remainder", rewriting.FLOOR_DIVIDE, rewriting.FLOOR_MODULO})
-_COMPARISONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
-    {
-        "EQ": np.equal,
-        "NE": np.not_equal,
-        "LT": np.less,
-        "LE": np.less_equal,
-        "GT": np.greater,
-        "GE": np.greater_equal,
-    }
+COMPARISONS: Mapping[str, str] = MappingProxyType(
+    {"EQ": "equal", "NE": "not_equal", "LT": "less", "LE": "less_equal"}
+    | {"GT": "greater", "GE": "greater_equal"}
 )
+"""Maps directions of comparisons to the names of NumPy's and TensorFlow's functions."""
 
 
 def _fold_numbers(
     operation: Operation, constants: Sequence[Any], element: str
 ) -> np.ndarray[Any, Any] | None:
     if operation.name == "compare":
-        function = _COMPARISONS[operation.text("comparison_direction")]
+        function = getattr(np, COMPARISONS[operation.text("comparison_direction")])
     else:
         are_flags = all(constant.dtype == bool for constant in constants)
         if operation.name not in (_OF_FLAGS if are_flags else _FUNCTIONS):
@@ -160,7 +164,7 @@ def _fold_sizes(
 
 
 def _choose(scope: Scope, operation: Operation, operands: Arrays) -> Array | None:
-    """Returns the operand that is the result because of a known flag; None without one."""
+    """Returns the operand that a known flag makes the result, or None."""
     if any(array.element not in (*_SIZES, "i1") for array in operands):
         return None
     name = operation.name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -36,6 +37,11 @@ def move(function: Callable[..., ops.Tensor], *tensors: ops.Tensor) -> ops.Tenso
     if dtype.size > 1 or not dtype.is_floating:
         return function(*tensors)
     return ops.cast(function(*(ops.cast(tensor, ops.float16) for tensor in tensors)), dtype)
+
+
+def _repeat(function: Callable[..., ops.Tensor], *tensors: ops.Tensor) -> ops.Tensor:
+    """Applies a function that repeats or stacks tensors, in a dtype with a kernel of Tile."""
+    return move(functools.partial(integers.repeat, function), *tensors)
 
 
 def select(scope: Scope, flag: ops.Tensor, x: Array, y: Array) -> Array:
@@ -231,7 +237,7 @@ def _tile(
     new_sizes = [1 if axis < 0 else array.sizes[axis] for axis in axes[skipped:]]
     tensor = reshape_ones(scope, scope.compact(array), find_compact_sizes(array), new_sizes)
     multiples = scope.sizes.shape(counts[skipped:])
-    return integers.repeat(lambda x: ops.tile(x, multiples), tensor)
+    return _repeat(lambda x: ops.tile(x, multiples), tensor)
 
 
 def _differ_by_ones(sizes: Shape, new_sizes: Shape, group: tuple[list[int], list[int]]) -> bool:
@@ -429,7 +435,7 @@ def _stack(scope: Scope, arrays: Arrays, axis: int, spread: Sequence[int]) -> op
         return None
     axes = [i - (i > axis) for i in spread if i != axis]
     tensors = [broadcast_axes(scope, origin, axes) for origin in origins]
-    return integers.repeat(lambda *pieces: ops.stack(pieces, axis), *tensors)
+    return _repeat(lambda *pieces: ops.stack(pieces, axis), *tensors)
 
 
 def _spread_known(array: Array, axes: Sequence[int]) -> np.ndarray[Any, Any] | None:
@@ -484,9 +490,19 @@ def reverse_axes(scope: Scope, tensor: ops.Tensor, axes: Sequence[int]) -> ops.T
 
 
 def pad(
-    scope: Scope, array: Array, value: Array, low: Shape, high: Shape, interior: Shape
+    scope: Scope,
+    array: Array,
+    value: Array,
+    low: Shape,
+    high: Shape,
+    interior: Shape,
+    *,
+    may_fuse: bool = True,
 ) -> Array:
-    """Pads with a value before, after and between the elements; negative amounts drop elements."""
+    """Pads with a value before, after and between the elements; negative amounts drop elements.
+
+    PadV2 replaces Pad unless `may_fuse`, because convolutions of oneDNN fuse Pad.
+    """
     for axis, amount in enumerate(interior):
         if amount != 0 and array.sizes[axis] != 1:
             array = _pad_between(scope, array, value, axis, amount)
@@ -497,7 +513,7 @@ def pad(
         for size, left, right in zip(array.sizes, before, behind, strict=True)
     )
     if sizes != array.sizes:
-        array = _pad_around(scope, array, value, before, behind, sizes)
+        array = _pad_around(scope, array, value, before, behind, sizes, may_fuse=may_fuse)
     # Negative padding drops elements of the padded array.
     starts = [plain(left - amount) for left, amount in zip(before, low, strict=True)]
     limits = [
@@ -508,7 +524,14 @@ def pad(
 
 
 def _pad_around(
-    scope: Scope, array: Array, value: Array, before: Shape, behind: Shape, sizes: tuple[Dim, ...]
+    scope: Scope,
+    array: Array,
+    value: Array,
+    before: Shape,
+    behind: Shape,
+    sizes: tuple[Dim, ...],
+    *,
+    may_fuse: bool,
 ) -> Array:
     if 0 in array.sizes or _repeats_value(array, value):
         return broadcast(scope, value, sizes, ())
@@ -522,7 +545,7 @@ def _pad_around(
     paddings = [
         [scope.sizes.size(a), scope.sizes.size(b)] for a, b in zip(before, behind, strict=True)
     ]
-    if value.numbers is not None and not any(value.numbers.tobytes()):
+    if value.numbers is not None and may_fuse and not any(value.numbers.tobytes()):
         padded = move(lambda x: ops.pad(x, paddings), tensor)
     elif value.numbers is not None:
         padded = move(
@@ -595,7 +618,7 @@ def _pad_between(scope: Scope, array: Array, value: Array, axis: int, amount: Di
     # An empty axis stays empty.
     limits = list(joined)
     limits[axis] = _clip_at_zero(scope, size * (amount + 1) - amount)
-    return slice_array(scope, whole, [0] * array.rank, limits, [1] * array.rank)
+    return take_first(scope, whole, limits)
 
 
 def fit_sizes(scope: Scope, array: Array, sizes: Shape) -> Array:

@@ -16,7 +16,7 @@ import numpy as np
 from jax2tf_bridge.bytecode import Block, Operation, Program, TensorType, Value
 from jax2tf_bridge.emitters._array import Array, Arrays, Shape, graph_dtype, has_dtype
 from jax2tf_bridge.emitters._ops import NoOperationError, get_builder, make_line_scope, ops
-from jax2tf_bridge.emitters._sizes import Cache, Sizes, fill_sizes, read_type_sizes
+from jax2tf_bridge.emitters._sizes import Cache, Sizes, fill_sizes
 from jax2tf_bridge.emitters.formulas import converter_forms, converter_integers
 from jax2tf_bridge.errors import BridgeError, ModuleError
 from jax2tf_bridge.rewriting import INVALID_OPERATION_ERRORS
@@ -97,7 +97,7 @@ class Scope:
 
     @property
     def runtime(self) -> str:
-        """Returns whose operations the graph has, for messages."""
+        """Name of the runtime of the graph's operations, for messages."""
         return "ONNX" if self.for_onnx else "TensorFlow"
 
     @property
@@ -209,7 +209,7 @@ class Scope:
             operations = "operations that converters support"
         else:
             operations = "TensorFlow's own operations"
-            advice = "Export it for a target with XLA, or write"
+            advice = "Write" if self.for_litert else "Export it for a target with XLA, or write"
         raise ModuleError(
             f"{self.name} cannot be made of {operations}: {name}{place}: {reason}. {advice} "
             "this part of the function with other operations."
@@ -321,8 +321,8 @@ class Scope:
         kind = operation.results[-1].tensor
         if shape:
             return self.sizes_of(shape[0], kind.shape)
-        sizes = read_type_sizes(kind)
-        if sizes is None:
+        sizes = tuple(size for size in kind.shape if size is not None)
+        if len(sizes) < len(kind.shape):
             self.fail(operation, f"its type {kind} has unknown sizes")
         return sizes
 

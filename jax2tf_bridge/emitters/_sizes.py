@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from jax2tf_bridge.bytecode import TensorType
+import numpy as np
+
 from jax2tf_bridge.emitters._array import Arrays, Shape, plain
 from jax2tf_bridge.emitters._ops import ops
 from shape_poly import (
@@ -217,6 +218,13 @@ class Sizes:
             return dimension
         return self._cache.get_or_make(("size", dimension), lambda: self._compute(dimension))
 
+    def number(self, dimension: Dim, dtype: ops.DType) -> ops.Tensor:
+        """Returns a size as a scalar tensor of a dtype."""
+        size = self.size(dimension)
+        if isinstance(size, int):
+            return ops.constant(np.array(size).astype(dtype.as_numpy_dtype), dtype)
+        return ops.cast(size, dtype)
+
     def _compute(self, dimension: DimExpr) -> Any:
         if self._exceeds_32_bits[0] and not self._has_exact_operands(dimension):
             number = self._in_64_bits(dimension)
@@ -388,12 +396,6 @@ def fill_sizes(known: Sequence[int | None], sizes: Shape) -> tuple[Dim, ...]:
     return tuple(
         size if number is None else number for number, size in zip(known, sizes, strict=True)
     )
-
-
-def read_type_sizes(kind: TensorType) -> tuple[int, ...] | None:
-    """Returns the sizes of a type if all are numbers, else None."""
-    numbers = tuple(size for size in kind.shape if size is not None)
-    return numbers if len(numbers) == len(kind.shape) else None
 
 
 def find_broadcast_sizes(arrays: Arrays) -> tuple[Dim, ...]:

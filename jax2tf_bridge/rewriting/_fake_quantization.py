@@ -8,7 +8,6 @@ without the zero point, by hand and by libraries. A straight-through estimator a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +24,7 @@ from jax2tf_bridge.rewriting._patterns import (
     is_stop_gradient,
     with_parts,
 )
-from jax2tf_bridge.rewriting._regions import Reducer, match_reducers
+from jax2tf_bridge.rewriting._regions import Reducer, are_attributes_equal, match_reducers
 from jax2tf_bridge.rewriting._simplifications import RELU, RELU6, SQUARE
 
 FAKE_QUANTIZE = "tensorflow.fake_quantize"
@@ -80,7 +79,8 @@ def _match_quantized(
         return None
     value = before
     if rounding.low is None or rounding.high is None:
-        # A clip before the rounding.
+        if zero_point is not None and is_shifted:
+            return None  # a clip before the rounding would not include the zero point
         rounding = _match_clip(dataclasses.replace(rounding, value=value), matcher)
         value = rounding.value
     if not is_shifted and (inner := _match_shift(value, zero_point, matcher)) is not None:
@@ -151,7 +151,7 @@ def _narrow(rounding: _Rounding, value: Value, low: int | None, high: int | None
 
 
 def _match_shift(value: Value, zero_point: Value | None, matcher: Matcher) -> Value | None:
-    """Returns the value to which the zero point is added, or 0 if there is no zero point."""
+    """Returns the value to which the zero point is added; without one, that to which 0 is added."""
     for inner, addend in in_both_orders(matcher.maker(value, "add")):
         is_zero = zero_point is None and matcher.number(addend) == 0
         if is_zero or (zero_point is not None and _is_same(addend, zero_point, matcher)):
@@ -208,12 +208,6 @@ def _skip_stop(value: Value, matcher: Matcher) -> Value:
     return value
 
 
-def _list_operands(value: Value, matcher: Matcher) -> Iterator[Value]:
-    operation = matcher.find(value)
-    if operation is not None and operation.name != "get_dimension_size":
-        yield from operation.operands
-
-
 def _depends_on(value: Value, source: Value, matcher: Matcher) -> bool:
     """Returns whether a value depends on the elements of another.
 
@@ -224,9 +218,10 @@ def _depends_on(value: Value, source: Value, matcher: Matcher) -> bool:
         each = waiting.pop()
         if each is source or len(seen) > _MAX_VISITS:
             return True
-        new = [operand for operand in _list_operands(each, matcher) if operand not in seen]
-        seen.update(new)
-        waiting.extend(new)
+        operation = matcher.find(each)
+        if operation is not None and operation.name != "get_dimension_size":
+            waiting += [operand for operand in operation.operands if operand not in seen]
+            seen.update(operation.operands)
     return False
 
 
@@ -267,40 +262,29 @@ def _is_same(left: Value, right: Value, matcher: Matcher) -> bool:
     """Returns whether two values have the same elements by the same operations."""
     if left is right:
         return True
-    makers = [matcher.find(value) for value in (left, right)]
-    if None in makers:
-        return False
-    (a, b) = (maker for maker in makers if maker is not None)
-    if a.name != b.name or left.type != right.type:
+    a, b = matcher.find(left), matcher.find(right)
+    if a is None or b is None or a.name != b.name or left.type != right.type:
         return False
     if a.name == "constant":
-        arrays = [_read_constant(each) for each in (a, b)]
-        first, second = arrays
+        first, second = (_read_constant(each) for each in (a, b))
         return first is not None and second is not None and np.array_equal(first, second)
     if a.name not in (*BROADCASTS, "convert", "reshape") or len(a.operands) != len(b.operands):
         return False
-    is_equal: bool = _make_comparable(a.attributes) == _make_comparable(b.attributes)
-    return is_equal and all(
+    return are_attributes_equal(a.attributes, b.attributes) and all(
         _is_same(x, y, matcher) for x, y in zip(a.operands, b.operands, strict=True)
     )
-
-
-def _make_comparable(attributes: Mapping[str, object]) -> str:
-    return str(sorted(attributes.items(), key=lambda item: item[0]))
 
 
 def _narrow_product(product: Operation, matcher: Matcher) -> Operation | None:
     """Multiplies int8 instead of int8 that was converted to int32; the sums are the same."""
     left, right, *others = product.operands
-    if product.result_type.element != "i32":
+    narrow = [matcher.operand(operand, "convert") for operand in (left, right)]
+    if {value.tensor.element for value in (*product.results, left, right)} != {"i32"}:
         return None
-    makers = [matcher.maker(operand, "convert") for operand in (left, right)]
-    narrow = [maker.operands[0] for maker in makers if maker is not None]
-    if len(narrow) != 2 or {value.tensor.element for value in narrow} != {"i8"}:
+    if any(value is None or value.tensor.element != "i8" for value in narrow):
         return None
-    if {left.tensor.element, right.tensor.element} != {"i32"}:
-        return None
-    return with_parts(product, (*narrow, *others), product.regions)
+    operands = (*(value for value in narrow if value is not None), *others)
+    return with_parts(product, operands, product.regions)
 
 
 NARROW_PRODUCTS = (Pattern(frozenset({"dot_general", "convolution"}), _narrow_product),)

@@ -17,7 +17,7 @@ from jax2tf_bridge.rewriting._patterns import (
     in_both_orders,
     is_stop_gradient,
 )
-from jax2tf_bridge.rewriting._regions import Reducer, match_comparison, match_reducers
+from jax2tf_bridge.rewriting._regions import Reducer, match_reducers
 from jax2tf_bridge.rewriting._simplifications import (
     BFLOAT16_BITS,
     PATTERNS_OF_BITS,
@@ -118,15 +118,11 @@ def _fuse_extreme(select: Operation, matcher: Matcher) -> Operation | None:
     either = matcher.maker(flag, "or")
     if either is None or left.tensor.element[0] not in "fb":
         return None
-    comparison, is_nan = (matcher.maker(value, "compare") for value in either.operands)
-    if comparison is None or comparison.operands != (left, right):
+    comparison, is_nan = map(matcher.comparison, either.operands)
+    if comparison is None or comparison[1:] != (left, right) or is_nan != ("NE", left, left):
         return None
-    if is_nan is None or is_nan.operands != (left, left):
-        return None
-    name = _EXTREMES.get(comparison.text("comparison_direction"))
-    if name is None or is_nan.text("comparison_direction") != "NE":
-        return None
-    return dataclasses.replace(select, name=name, operands=(left, right))
+    name = _EXTREMES.get(comparison[0])
+    return None if name is None else dataclasses.replace(select, name=name, operands=(left, right))
 
 
 # Division that rounds down: JAX writes x // y as select(f, x / y - 1, x / y), where f holds if the
@@ -137,43 +133,36 @@ FLOOR_DIVIDE, FLOOR_MODULO = "tensorflow.floor_divide", "tensorflow.floor_modulo
 """Names of the operations on integers."""
 
 
-def _fuse_floor_divide(select: Operation, matcher: Matcher) -> Operation | None:
-    flag, adjusted, quotient = select.operands
-    divide = matcher.maker(quotient, "divide")
-    less = matcher.maker(adjusted, "subtract")
-    if divide is None or less is None or less.operands[0] is not quotient:
+_ROUNDED: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {"divide": (FLOOR_DIVIDE, "subtract"), "remainder": (FLOOR_MODULO, "add")}
+)
+"""Maps operations that round towards zero to those that round down, and to their correction."""
+
+
+def _fuse_floor_division(select: Operation, matcher: Matcher) -> Operation | None:
+    flag, corrected, rounded = select.operands
+    operation = matcher.maker(rounded, *_ROUNDED)
+    # JAX writes the same form of the remainder for floats, whose remainder by 0 is NaN.
+    if operation is None or not dtype_of_element(rounded.tensor.element).is_integer:
         return None
-    if not dtype_of_element(quotient.tensor.element).is_integer:
+    x, y = operation.operands
+    name, correction_name = _ROUNDED[operation.name]
+    correction = matcher.maker(corrected, correction_name)
+    if correction is None or correction.operands[0] is not rounded:
         return None
-    x, y = divide.operands
-    if matcher.number(less.operands[1]) != 1:
+    step = correction.operands[1]
+    if not (matcher.number(step) == 1 if name == FLOOR_DIVIDE else _is_equal(step, y, matcher)):
         return None
     for rest, signs in _find_inexact_divisions(flag, matcher):
-        remainder = matcher.maker(rest, "remainder")
-        if remainder is None or not _are_equal(remainder.operands, divide.operands, matcher):
-            continue
-        if _is_sign(signs[0], x, matcher) and _is_sign(signs[1], y, matcher):
-            return dataclasses.replace(select, name=FLOOR_DIVIDE, operands=(x, y))
-    return None
-
-
-def _fuse_floor_modulo(select: Operation, matcher: Matcher) -> Operation | None:
-    flag, adjusted, rest = select.operands
-    remainder = matcher.maker(rest, "remainder")
-    total = matcher.maker(adjusted, "add")
-    if remainder is None or total is None or total.operands[0] is not rest:
-        return None
-    # JAX writes the same form for floats, whose remainder by 0 is NaN.
-    if not dtype_of_element(rest.tensor.element).is_integer:
-        return None
-    x, y = remainder.operands
-    if not _is_equal(total.operands[1], y, matcher):
-        return None
-    for other_rest, signs in _find_inexact_divisions(flag, matcher):
-        if other_rest is not rest or not _is_negative(signs[0], rest, matcher):
-            continue
-        if _is_negative(signs[1], y, matcher):
-            return dataclasses.replace(select, name=FLOOR_MODULO, operands=(x, y))
+        if name == FLOOR_DIVIDE:
+            remainder = matcher.maker(rest, "remainder")
+            is_inexact = remainder is not None and _are_equal(remainder.operands, (x, y), matcher)
+            operands, is_sign = (x, y), _is_sign
+        else:
+            is_inexact = rest is rounded
+            operands, is_sign = (rest, y), _is_negative
+        if is_inexact and all(is_sign(a, b, matcher) for a, b in zip(signs, operands, strict=True)):
+            return dataclasses.replace(select, name=name, operands=(x, y))
     return None
 
 
@@ -188,7 +177,7 @@ def _find_inexact_divisions(
 
 
 def _match_comparison(flag: Value, direction: str, matcher: Matcher) -> tuple[Value, ...] | None:
-    match = match_comparison(matcher.maker(matcher.unbroadcast(flag), "compare"))
+    match = matcher.comparison(matcher.unbroadcast(flag))
     return match[1:] if match is not None and match[0] == direction else None
 
 
@@ -201,8 +190,8 @@ def _is_sign(value: Value, x: Value, matcher: Matcher) -> bool:
     return number is not None and sign is not None and sign == np.sign(number)
 
 
-def _is_negative(flag: Value, x: Value, matcher: Matcher) -> bool:
-    operands = _match_comparison(flag, "LT", matcher)
+def _is_negative(value: Value, x: Value, matcher: Matcher) -> bool:
+    operands = _match_comparison(value, "LT", matcher)
     return (
         operands is not None
         and matcher.number(operands[1]) == 0
@@ -256,8 +245,7 @@ FUSIONS = (
     Pattern(frozenset({"divide"}), _fuse_softmax),
     Pattern(frozenset({"subtract"}), _fuse_log_softmax),
     Pattern(frozenset({"select"}), _fuse_extreme),
-    Pattern(frozenset({"select"}), _fuse_floor_divide),
-    Pattern(frozenset({"select"}), _fuse_floor_modulo),
+    Pattern(frozenset({"select"}), _fuse_floor_division),
 )
 """Patterns for TensorFlow."""
 

@@ -211,7 +211,7 @@ def _find_extreme_index(reduce: Operation, matcher: Matcher) -> Operation | None
     number, place = map(matcher.number, inits)
     if number is None or number != Reducer(name, element).identity:
         return None
-    # If all numbers are the identity, a lower place than any element's is the result.
+    # If all numbers equal the identity, an initial place below 0 would be the result.
     if place is None or place < 0:
         return None
     if not _is_iota(places, axes[0], matcher):

@@ -8,7 +8,7 @@ import operator
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from jax2tf_bridge._dtypes import dtype_of_element
 from jax2tf_bridge._operations import OPERATIONS
@@ -27,7 +27,7 @@ BROADCASTS = ("broadcast_in_dim", "dynamic_broadcast_in_dim")
 _SAME_NUMBERS = frozenset(
     {*BROADCASTS, "broadcast", "convert", "dynamic_reshape", "reshape", "transpose"}
 )
-"""Operations after which all elements are the same number, if they were before."""
+"""Operations that keep all elements equal to one number."""
 
 INVALID_OPERATION_ERRORS = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError),
@@ -92,6 +92,14 @@ class Matcher:
         self._block, self._outer = block, outer
         self.makers: dict[Value, Operation] = {}
 
+    @classmethod
+    def of(cls, block: Block) -> Self:
+        """Makes the matcher of a whole block that is not rewritten."""
+        matcher = cls(block, None)
+        for operation in block.operations:
+            matcher.add(operation)
+        return matcher
+
     def add(self, operation: Operation) -> None:
         """Adds the next operation of the block."""
         for value in operation.results:
@@ -106,6 +114,14 @@ class Matcher:
         """Returns the operand of the unary operation `name` that makes a value, or None."""
         operation = self.maker(value, name)
         return operation.operands[0] if operation and len(operation.operands) == 1 else None
+
+    def comparison(self, value: Value) -> tuple[str, Value, Value] | None:
+        """Returns the direction and the operands of the comparison that makes a value, or None."""
+        operation = self.maker(value, "compare")
+        if operation is None:
+            return None
+        left, right = operation.operands
+        return operation.text("comparison_direction"), left, right
 
     def unbroadcast(self, value: Value) -> Value:
         """Returns the scalar that a value repeats; else the value itself."""

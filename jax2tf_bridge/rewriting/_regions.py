@@ -77,14 +77,6 @@ class SortKey:
     total_order: bool
 
 
-def match_comparison(operation: Operation | None) -> tuple[str, Value, Value] | None:
-    """Returns the direction and the operands of a comparison; None for None."""
-    if operation is None:
-        return None
-    left, right = operation.operands
-    return operation.text("comparison_direction"), left, right
-
-
 class _Body(Matcher):
     """Block whose values can be traced back to their operations."""
 
@@ -108,14 +100,6 @@ class _Body(Matcher):
             (value,) = operation.operands
         return value
 
-    def comparison(self, value: Value) -> tuple[str, Value, Value] | None:
-        """Returns the direction and the operands of the comparison that makes a value, or None."""
-        return match_comparison(self.maker(value, "compare"))
-
-    def either(self, value: Value, name: str) -> tuple[tuple[Value, Value], ...]:
-        """Returns the operands of `and` or `or` in both orders; nothing for other operations."""
-        return in_both_orders(self.maker(value, name))
-
     def is_mirrored(self, left: Value, right: Value, pairs: Mapping[Value, Value]) -> bool:
         """Returns whether `right` is the computation of `left` on the other side's elements."""
         if left in pairs or right in pairs.values():
@@ -132,7 +116,7 @@ class _Body(Matcher):
             and first.results.index(left) == second.results.index(right)
             and not first.regions
             and not second.regions
-            and _are_attributes_equal(first.attributes, second.attributes)
+            and are_attributes_equal(first.attributes, second.attributes)
             and len(first.operands) == len(second.operands)
             and all(
                 self.is_mirrored(a, b, pairs)
@@ -161,7 +145,7 @@ class _Body(Matcher):
         return Block(tuple(arguments), (*operations, end))
 
 
-def _are_attributes_equal(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
+def are_attributes_equal(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
     return left.keys() == right.keys() and all(_are_equal(left[key], right[key]) for key in left)
 
 
@@ -247,7 +231,7 @@ def match_extreme_index(block: Block) -> str | None:
     matched = _match_first_or_nan(body, flag)
     if matched is None:
         return None
-    for same, tie in body.either(index.operands[0], "or"):
+    for same, tie in in_both_orders(body.maker(index.operands[0], "or")):
         if same is flag and _is_tie(body, tie):
             return matched
     return None
@@ -256,7 +240,8 @@ def match_extreme_index(block: Block) -> str | None:
 def _match_first_or_nan(body: _Body, flag: Value) -> str | None:
     """Recognizes `a > b or isnan(a)`, or with <; integers may omit the test for NaN."""
     is_float = dtype_of_element(body.block.arguments[0].tensor.element).kind == "float"
-    candidates = [strict for strict, nan in body.either(flag, "or") if _is_nan(body, nan)]
+    either = in_both_orders(body.maker(flag, "or"))
+    candidates = [strict for strict, nan in either if _is_nan(body, nan)]
     for candidate in candidates or ([] if is_float else [flag]):
         if (extreme := _find_preferred(body, candidate, 2, greater="GT", less="LT")) is not None:
             return extreme
@@ -273,14 +258,11 @@ def _is_nan(body: _Body, value: Value) -> bool:
 
 
 def _is_tie(body: _Body, value: Value) -> bool:
-    for equal, before in body.either(value, "and"):
+    for equal, before in in_both_orders(body.maker(value, "and")):
         equality, order = body.comparison(equal), body.comparison(before)
         if equality is None or order is None:
             continue
-        if equality[0] != "EQ" or {body.argument(equality[1]), body.argument(equality[2])} != {
-            0,
-            2,
-        }:
+        if equality[0] != "EQ" or set(map(body.argument, equality[1:])) != {0, 2}:
             continue
         match order[0], body.argument(order[1]), body.argument(order[2]):
             case ("LT", 1, 3) | ("GT", 3, 1):
@@ -309,12 +291,12 @@ def _match_keys(body: _Body, value: Value, pairs: Mapping[Value, Value]) -> list
     sort_key = _match_key(body, value, pairs)
     if sort_key is not None:
         return [sort_key[0]]
-    for decided, undecided in body.either(value, "or"):
+    for decided, undecided in in_both_orders(body.maker(value, "or")):
         first = _match_key(body, decided, pairs)
         if first is None:
             continue
         key, compared = first
-        for equal, rest in body.either(undecided, "and"):
+        for equal, rest in in_both_orders(body.maker(undecided, "and")):
             same = body.comparison(equal)
             if same is None or same[0] != "EQ" or not _are_same(body, same[1:], compared):
                 continue
@@ -327,28 +309,24 @@ def _match_keys(body: _Body, value: Value, pairs: Mapping[Value, Value]) -> list
 def _match_key(
     body: _Body, value: Value, pairs: Mapping[Value, Value]
 ) -> tuple[SortKey, tuple[Value, Value]] | None:
-    operation = body.maker(value, "compare")
-    if operation is None:
+    comparison = body.comparison(value)
+    if comparison is None or comparison[0] not in ("LT", "GT"):
         return None
-    direction = operation.text("comparison_direction")
-    left, right = operation.operands
-    if direction not in ("LT", "GT"):
-        return None
+    direction, left, right = comparison
     if not body.is_mirrored(left, right, pairs):
         left, right = right, left
         direction = "GT" if direction == "LT" else "LT"
         if not body.is_mirrored(left, right, pairs):
             return None
-    total = operation.attributes.get("compare_type") == "TOTALORDER"
+    total = body.makers[value].attributes.get("compare_type") == "TOTALORDER"
     block = body.make_block(left, tuple(pairs))
     return SortKey(block, direction == "GT", total), (left, right)
 
 
 def _are_same(body: _Body, left: Sequence[Value], right: Sequence[Value]) -> bool:
     """Returns whether two pairs of values are equal, in either order."""
-    first, second = left
     itself: dict[Value, Value] = {value: value for value in body.block.arguments}
     return any(
         all(body.is_mirrored(a, b, itself) for a, b in zip(order, right, strict=True))
-        for order in ((first, second), (second, first))
+        for order in (left, left[::-1])
     )

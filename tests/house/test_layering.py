@@ -257,7 +257,7 @@ ACCEPTED = [
     (
         "jax2tf_bridge.emitters.operations._gather",
         "from jax2tf_bridge.emitters._scope import Scope\n"
-        "from jax2tf_bridge.emitters.operations._indices import clamp",
+        "from jax2tf_bridge.emitters.operations._dynamic_slices import clamp",
     ),
     ("jax2tf_bridge.from_jax._jax_compat", "from jax._src import core\nimport jaxlib"),
     ("jax2tf_bridge.from_jax._jax_compat_linalg", "import jax\nx = jax._src"),

@@ -104,6 +104,10 @@ def test_numbers_above_zero_need_no_lower_bound() -> None:
     assert (found.int("low"), found.int("high")) == (-128, 127)
 
 
+def _spread(scales: Any, axis: int) -> Any:
+    return lax.broadcast_in_dim(scales, (4, 4), (axis,))
+
+
 OTHERS = {
     "another scale": lambda x: jnp.clip(jnp.round(x / 0.05), -127, 127) * 0.06,
     "no bounds": lambda x: jnp.round(x / 0.05) * 0.05,
@@ -113,6 +117,12 @@ OTHERS = {
     "another zero point": lambda x: (jnp.clip(jnp.round(x / 0.05) + 4, -128, 127) - 3) * 0.05,
     "a zero point between steps": lambda x: (
         (jnp.clip(jnp.round(x / 0.05) + 0.5, -128, 127) - 0.5) * 0.05
+    ),
+    "a clip before the zero point": lambda x: (
+        (jnp.round(jnp.clip(x / 0.05, 0, 255)) + 4 - 4) * 0.05
+    ),
+    "a scale broadcast along another axis": lambda x: (
+        jnp.clip(jnp.round(x[:4, :4] / _spread(x[0, :4], 1)), -127, 127) * _spread(x[0, :4], 0)
     ),
     "an axis of scales elsewhere": lambda x: (
         jnp.clip(jnp.round(x[:4, :4] / x[0, :4]), -127, 127) * x[0, :4, None]

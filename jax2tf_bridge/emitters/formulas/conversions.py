@@ -63,9 +63,9 @@ def bitcast(source: str, target: str, x: ops.Tensor) -> ops.Tensor:
     """
     row, new_row = dtype_of_element(source), dtype_of_element(target)
     dtype = graph_dtype(target)
-    if _is_octet_float(source):
+    if _is_tiny(source):
         return bitcast("ui8", target, _to_octets(source, x))
-    if _is_octet_float(target):
+    if _is_tiny(target):
         return _from_octets(target, bitcast(source, "ui8", x))
     if min(row.bits, new_row.bits) >= 8 or row.bits == new_row.bits:
         return wrap(target, x if x.dtype == dtype else ops.bitcast(x, dtype))
@@ -87,11 +87,6 @@ def bitcast(source: str, target: str, x: ops.Tensor) -> ops.Tensor:
         shape = ops.concat([ops.shape(parts)[:-2], [row.bits // narrow]], 0)
         parts = ops.reshape(parts, shape)
     return wrap(target, ops.bitcast(parts, dtype))
-
-
-def _is_octet_float(element: str) -> bool:
-    row = dtype_of_element(element)
-    return row.kind == "float" and row.bits == 8
 
 
 def _to_octets(element: str, x: ops.Tensor) -> ops.Tensor:
@@ -133,11 +128,8 @@ def choose_accumulation_dtype(left: str, right: str, result: str) -> ops.DType:
     if "float" in kinds:
         if left == right == result and left in _NATIVE_FLOATS:
             return graph_dtype(left)
-        return (
-            ops.float64
-            if any(row.kind == "float" and row.bits == 64 for row in rows)
-            else ops.float32
-        )
+        is_wide = any(row.kind == "float" and row.bits == 64 for row in rows)
+        return ops.float64 if is_wide else ops.float32
     # Bits beyond those of the result would be cut off in the end.
     return ops.int64 if rows[2].bits > 32 else ops.int32
 

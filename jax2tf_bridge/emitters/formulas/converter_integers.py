@@ -105,13 +105,13 @@ COMPARISONS = make_comparisons(equal, less)
 
 
 def maximum(element: str, x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
-    """Returns the larger one, which the converters choose wrongly for large unsigned integers."""
+    """Returns the larger operand; converters compare large unsigned integers wrongly."""
     is_inexact = is_wide(element) and integers.is_unsigned(element)
     return select(less(x, y), y, x) if is_inexact else ops.maximum(x, y)
 
 
 def minimum(element: str, x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
-    """Returns the smaller one, as `maximum` does the larger one."""
+    """Returns the smaller operand; as to converters, see `maximum`."""
     is_inexact = is_wide(element) and integers.is_unsigned(element)
     return select(less(x, y), x, y) if is_inexact else ops.minimum(x, y)
 
@@ -143,7 +143,10 @@ def remainder(element: str, x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
 
 
 def _divide_32(x: ops.Tensor, y: ops.Tensor) -> tuple[ops.Tensor, ops.Tensor, ops.Tensor]:
-    """Returns where y is 0, and the quotient and the remainder of 32-bit integers elsewhere."""
+    """Divides 32-bit integers.
+
+    Returns where y is 0, the quotient and the remainder; the last two are arbitrary where y is 0.
+    """
     is_zero = ops.equal(y, _zero(y))
     y = select(is_zero, constant_like(y, 1), y)
     if x.dtype.is_unsigned:

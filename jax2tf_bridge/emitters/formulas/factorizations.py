@@ -168,10 +168,10 @@ def triangular_solve_by_rows(
 ) -> ops.Tensor:
     """Computes what `triangular_solve` does, without ops.linalg's kernels."""
     if transpose != "NO_TRANSPOSE":
-        a, lower = _transpose(a), not lower
+        a, lower = ops.linalg.matrix_transpose(a), not lower
         a = _conj(a) if transpose == "ADJOINT" else a
     if not left:
-        a, b, lower = _transpose(a), _transpose(b), not lower
+        a, b, lower = ops.linalg.matrix_transpose(a), ops.linalg.matrix_transpose(b), not lower
     n = _rows_and_columns(a)[0]
     index = ops.range(n)[:, ops.newaxis]
 
@@ -186,11 +186,7 @@ def triangular_solve_by_rows(
         return (ops.where(index == place, ops.expand_dims(solution, -2), x),)
 
     (x,) = _for_each(n, step, ops.zeros_like(b))
-    return x if left else _transpose(x)
-
-
-def _transpose(a: ops.Tensor) -> ops.Tensor:
-    return ops.linalg.matrix_transpose(a)
+    return x if left else ops.linalg.matrix_transpose(x)
 
 
 def eigh(a: ops.Tensor, *, lower: bool) -> tuple[ops.Tensor, ops.Tensor]:
@@ -233,7 +229,8 @@ def singular_values(a: ops.Tensor) -> ops.Tensor:
 
 
 _SMALL = 64
-"""Rows of complex matrices that are pivoted as by LAPACK, by |re| + |im|; the kernel takes |z|."""
+"""Maximum number of rows of complex matrices that are pivoted by |re| + |im|, as LAPACK does. The
+kernel pivots by |z|."""
 
 
 def lu(a: ops.Tensor) -> tuple[ops.Tensor, ops.Tensor, ops.Tensor]:

@@ -58,7 +58,7 @@ def _bits_of(element: str, x: ops.Tensor) -> ops.Tensor:
 
 
 def _from_bits(element: str, bits: ops.Tensor) -> ops.Tensor:
-    return wrap(element, bits if is_unsigned(element) else _view(bits, "int"))
+    return wrap(element, _view(bits, dtype_of_element(element).kind))
 
 
 # TensorFlow's graph optimizer (Grappler) does not check whether an operation that it makes has a
@@ -86,7 +86,7 @@ def negative(element: str, x: ops.Tensor) -> ops.Tensor:
 
 
 def repeat(function: Callable[..., ops.Tensor], *tensors: ops.Tensor) -> ops.Tensor:
-    """Applies a function that repeats or stacks tensors, in a dtype with a kernel of Tile."""
+    """Applies a function that repeats or stacks tensors; uint16, which Tile lacks, as int16."""
     if tensors[0].dtype != ops.uint16:
         return function(*tensors)
     return _as_signed(function, *tensors)
@@ -94,11 +94,8 @@ def repeat(function: Callable[..., ops.Tensor], *tensors: ops.Tensor) -> ops.Ten
 
 def _as_signed(function: Callable[..., ops.Tensor], *tensors: ops.Tensor) -> ops.Tensor:
     """Applies a function with equal bits for signed and unsigned integers, in signed ones."""
-    return _view(function(*(_view(x, "int") for x in tensors)), _kind(tensors[0]))
-
-
-def _kind(x: ops.Tensor) -> str:
-    return "uint" if x.dtype.is_unsigned else "int"
+    result = function(*(_view(x, "int") for x in tensors))
+    return _view(result, "uint" if tensors[0].dtype.is_unsigned else "int")
 
 
 def absolute(element: str, x: ops.Tensor) -> ops.Tensor:
@@ -165,7 +162,7 @@ def power(element: str, x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
     else:
         vanishes = is_large & ops.not_equal(ops.abs(base), constant_like(base, 1))
     raised = ops.where(vanishes, constant_like(base, 0), ops.pow(base, small))
-    return wrap(element, _view(raised, dtype_of_element(element).kind))
+    return _from_bits(element, raised)
 
 
 def invert(element: str, x: ops.Tensor) -> ops.Tensor:
@@ -216,7 +213,7 @@ def shift_right_arithmetic(element: str, x: ops.Tensor, y: ops.Tensor) -> ops.Te
         places = _bits_of(element, y)
         y = ops.minimum(places, constant_like(places, bits - 1))
     shifted = ops.bitwise.right_shift(_view(x, "int"), _view(y, "int"))
-    return wrap(element, _view(shifted, dtype_of_element(element).kind))
+    return _from_bits(element, shifted)
 
 
 def population_count(element: str, x: ops.Tensor) -> ops.Tensor:

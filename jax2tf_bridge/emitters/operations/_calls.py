@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from jax2tf_bridge._operations import COMPOSITES, CUSTOM_CALLS, Composite
 from jax2tf_bridge.bytecode import STOP_GRADIENT, DenseElements, Operation, OtherType, Value
@@ -20,6 +21,12 @@ TOKEN = Array("token", ())
 def is_token(value: Value) -> bool:
     """Returns whether a value is a token."""
     return isinstance(value.type, OtherType) and value.type.text == "!stablehlo.token"
+
+
+def read_mapping(operation: Operation, *names: str) -> Mapping[str, Any]:
+    """Returns the first of the attributes `names` that is a dictionary; an empty one if none is."""
+    attributes = map(operation.attributes.get, names)
+    return next((each for each in attributes if isinstance(each, Mapping)), {})
 
 
 @emits("call")
@@ -119,8 +126,7 @@ def _on_one_device(scope: Scope, operation: Operation, operands: Arrays) -> Arra
 @emits(CALL_TF_TARGET)
 def _graph_function(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
     """Calls a TensorFlow function, from call_tf with call_tf_graph=True."""
-    config = operation.attributes.get("tf.backend_config")
-    number = config.get("called_index") if isinstance(config, Mapping) else None
+    number = read_mapping(operation, "tf.backend_config").get("called_index")
     if not isinstance(number, int) or not 0 <= number < len(scope.graph_functions):
         scope.fail(
             operation, f"it calls TensorFlow function {number} of {len(scope.graph_functions)}"
@@ -170,8 +176,7 @@ def _composite(scope: Scope, operation: Operation, operands: Arrays) -> Arrays |
     row = COMPOSITES.get(operation.text("name"))
     if row is None or not _has_form(scope, row):
         return decompose(scope, operation)
-    attributes = operation.attributes.get("composite_attributes")
-    n_sizes = attributes.get("sizes", 0) if isinstance(attributes, Mapping) else 0
+    n_sizes = read_mapping(operation, "composite_attributes").get("sizes", 0)
     # The sizes before the operands are only for the decomposition.
     operands = operands[n_sizes if isinstance(n_sizes, int) else 0 :]
     return scope.emitters[row.name](scope, operation, operands)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jax2tf_bridge.bytecode import Block, DenseElements, Operation, Value
+from jax2tf_bridge.bytecode import Block, Operation, Value
 from jax2tf_bridge.emitters._array import Array, Arrays, Shape, make_integer
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Scope, emits
 from jax2tf_bridge.emitters._sizes import fill_sizes
 from jax2tf_bridge.emitters.formulas import converter_forms
 from jax2tf_bridge.emitters.operations._calls import TOKEN, is_token
+from jax2tf_bridge.rewriting import Matcher
 from shape_poly import Dim
 
 
@@ -34,6 +35,7 @@ class _Loop:
         self._scope, self._operation, self._operands = scope, operation, operands
         condition, body = operation.regions
         self._condition, self._body = condition, body
+        self._matchers = {block: Matcher.of(block) for block in operation.regions}
         self._state = [
             i
             for i, (returned, argument) in enumerate(
@@ -49,33 +51,29 @@ class _Loop:
         JAX's scan and fori_loop have a counter: while i < n, i becomes i + 1. In the body it is a
         size with known bounds, so that indices need no checks.
         """
-        compare = _maker(self._condition, self._condition.returned[0])
-        if compare is None or compare.name != "compare":
+        condition, body = self._condition, self._body
+        match self._matchers[condition].comparison(condition.returned[0]):
+            case "LT", counter, limit if counter in condition.arguments:
+                place = condition.arguments.index(counter)
+            case _:
+                return None
+        array, step = self._operands[place], self._matchers[body].maker(body.returned[place], "add")
+        if array.element != "i32" or step is None:
             return None
-        counter, limit = compare.operands
-        if compare.text("comparison_direction") != "LT" or counter not in self._condition.arguments:
+        others = [value for value in step.operands if value is not body.arguments[place]]
+        if len(others) != 1 or self._integer(body, others[0]) != 1:
             return None
-        place = self._condition.arguments.index(counter)
-        array, step = self._operands[place], _maker(self._body, self._body.returned[place])
-        if array.element != "i32" or step is None or step.name != "add":
-            return None
-        taken = self._body.arguments[place]
-        others = [value for value in step.operands if value is not taken]
-        if len(others) != 1 or self._integer(self._body, others[0]) != 1:
-            return None
-        start, end = array.integers, self._integer(self._condition, limit)
+        start, end = array.integers, self._integer(condition, limit)
         if start is None or not isinstance(start[0], int) or end is None:
             return None
         return place, start[0], end
 
     def _integer(self, block: Block, value: Value) -> Dim | None:
         """Returns a known scalar that does not change during the loop, or None."""
-        maker = _maker(block, value)
-        if maker is not None:
-            constant = maker.attributes.get("value")
-            if maker.name != "constant" or not isinstance(constant, DenseElements):
-                return None
-            return int(constant.array().reshape(-1)[0]) if constant.type.shape == () else None
+        matcher = self._matchers[block]
+        if value in matcher.makers:
+            number = matcher.number(value)
+            return None if number is None else int(number)
         if value in block.arguments:
             place = block.arguments.index(value)
             if place in self._state:
@@ -159,10 +157,6 @@ class _Loop:
         }
         if changed:
             raise _SizesChange(frozenset(changed))
-
-
-def _maker(block: Block, value: Value) -> Operation | None:
-    return next((o for o in block.operations if any(r is value for r in o.results)), None)
 
 
 @emits("while")

@@ -237,12 +237,14 @@ def _convolve(scope: Scope, operation: Operation, whole: _Convolution) -> Array:
         # TensorFlow's operation expects the reversed kernel.
         places = [i for i in range(n) if axes[i].window != 1]
         reverse = [i for i in places if numbers.kernel[i] not in whole.backwards]
-        order = (*range(n), n + 1, n) if groups == 1 else range(n + 2)
-        kernel = _kernel(scope, whole, order, reverse)
-        result = convolve_transposed(*_to_planes(scope, image, kernel, axes), groups)
+        *spatial, inner, out = numbers.kernel
+        order = (*spatial, out, inner) if groups == 1 else numbers.kernel
+        kernel = _order_axes(scope, whole.kernel, order, reverse)
+        planes = make_planar(scope, image, kernel, axes)
+        result = convolve_transposed(scope, *planes, groups)
     else:
         reverse = [i for i in range(n) if numbers.kernel[i] in whole.backwards]
-        kernel = _kernel(scope, whole, range(n + 2), reverse)
+        kernel = _order_axes(scope, whole.kernel, numbers.kernel, reverse)
         is_flat = (whole.is_float and 1 <= n <= 3) or (
             image.element == "i32" and 1 <= n <= 2 and groups == 1
         )
@@ -251,7 +253,7 @@ def _convolve(scope: Scope, operation: Operation, whole: _Convolution) -> Array:
         if is_flat and scope.for_onnx:
             result = convolve_in_onnx(scope, image, kernel, axes, groups)
         elif is_flat:
-            result = convolve(*_to_planes(scope, image, kernel, axes), groups)
+            result = convolve(scope, *make_planar(scope, image, kernel, axes), groups)
         else:
             windows = [axis.window for axis in axes]
             count = math.prod(windows)
@@ -285,19 +287,6 @@ def _swap_spatial_axes(whole: _Convolution) -> _Convolution:
     first, u, v, last = numbers.result
     swapped = _Numbers((batch, j, i, feature), (n, m, *features), (first, v, u, last))
     return replace(whole, numbers=swapped, axes=whole.axes[::-1])
-
-
-def _to_planes(
-    scope: Scope, image: Array, kernel: Array, axes: Sequence[Axis]
-) -> tuple[Scope, Array, Array, tuple[Axis, ...]]:
-    return (scope, *make_planar(scope, image, kernel, axes))
-
-
-def _kernel(
-    scope: Scope, whole: _Convolution, order: Sequence[int], reverse: Sequence[int]
-) -> Array:
-    axes = [whole.numbers.kernel[i] for i in order]
-    return _order_axes(scope, whole.kernel, axes, reverse)
 
 
 def _order_result(scope: Scope, result: Array, layout: Sequence[int], numbers: _Numbers) -> Array:

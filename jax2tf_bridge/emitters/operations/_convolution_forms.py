@@ -23,7 +23,7 @@ from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Scope
 from jax2tf_bridge.emitters.formulas.conversions import choose_exact_dtype
 from jax2tf_bridge.emitters.operations._dot_general import contract, is_bytes
-from jax2tf_bridge.emitters.operations._pools import count_windows, find_same_padding
+from jax2tf_bridge.emitters.operations._windows import count_windows, find_same_padding
 from shape_poly import Dim
 
 ELEMENTS = {
@@ -255,7 +255,9 @@ def convolve_by_positions(
         parts.append(resize(part, (*sizes[:-1], padded.sizes[-1])))
         kernels.append(Array(kernel.element, kernel.sizes[-2:], scope.tensor(kernel)[place]))
     if in_bytes:  # one product of all positions needs no sums
-        parts, kernels = [_join(scope, parts, groups)], [_flatten(scope, kernel)]
+        *inner, out = kernel.sizes
+        kernels = [reshape(scope, kernel, (math.prod(inner), out))]
+        parts = [_join(scope, parts, groups)]
     tensors = [
         scope.tensor(_grouped_product(scope, part, weights, exact, groups))
         for part, weights in zip(parts, kernels, strict=True)
@@ -272,17 +274,9 @@ def _join(scope: Scope, parts: Arrays, groups: int) -> Array:
         parts = [reshape(scope, part, (*outer, features)) for part in parts]
     joined = ops.concat([scope.tensor(part) for part in parts], -1)
     array = scope.new_array(joined, parts[0].element, (*outer, len(parts) * features))
-    return (
-        array
-        if groups == 1
-        else reshape(scope, array, (*outer[:-1], groups * len(parts) * features))
-    )
-
-
-def _flatten(scope: Scope, kernel: Array) -> Array:
-    """Makes a matrix of the weights of all positions."""
-    *inner, out = kernel.sizes
-    return reshape(scope, kernel, (math.prod(inner), out))
+    if groups == 1:
+        return array
+    return reshape(scope, array, (*outer[:-1], groups * len(parts) * features))
 
 
 def _grouped_product(
@@ -358,7 +352,18 @@ def _pad(scope: Scope, image: Array, axes: Sequence[Axis]) -> tuple[Array, tuple
 
 def _pad_with_zeros(scope: Scope, image: Array, axes: Sequence[Axis]) -> Array:
     low, high = [0, *(axis.low for axis in axes), 0], [0, *(axis.high for axis in axes), 0]
-    return pad(scope, image, zeros(image.element), low, high, [0, *(a.spread - 1 for a in axes), 0])
+    holes = [0, *(axis.spread - 1 for axis in axes), 0]
+    # oneDNN's kernels of 16-bit floats for AMX may end the process if they pad a window that has no
+    # element of the image.
+    may_fuse = scope.is_for_any_converter or not (
+        image.element in ("f16", "bf16")
+        and any(
+            scope.sizes.bounds(amount - axis.extent)[1] >= 0
+            for axis in axes
+            for amount in (axis.low, axis.high)
+        )
+    )
+    return pad(scope, image, zeros(image.element), low, high, holes, may_fuse=may_fuse)
 
 
 def _find_padding_name(scope: Scope, axes: Sequence[Axis]) -> str | None:

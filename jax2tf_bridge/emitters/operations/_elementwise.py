@@ -17,7 +17,7 @@ import numpy as np
 from jax2tf_bridge._dtypes import dtype_of_element
 from jax2tf_bridge.bytecode import Operation
 from jax2tf_bridge.emitters._array import Array, Arrays, graph_dtype, has_dtype
-from jax2tf_bridge.emitters._folding import convert_array, fold
+from jax2tf_bridge.emitters._folding import COMPARISONS, convert_array, fold
 from jax2tf_bridge.emitters._movement import resize
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Emitter, OperationEmitter, Scope, emits
@@ -29,7 +29,6 @@ from jax2tf_bridge.rewriting import BFLOAT16_BITS, FLOOR_DIVIDE, FLOOR_MODULO, S
 TensorFunction = Callable[..., ops.Tensor]
 Kernel = Callable[..., ops.Tensor]
 """Function of the operands' element type and their tensors."""
-
 
 _OF_BITS = frozenset(
     {"xor", "shift_left", "shift_right_arithmetic", "shift_right_logical", "reduce_precision"}
@@ -162,16 +161,6 @@ def elementwise(function: TensorFunction) -> Emitter:
     return emit
 
 
-_COMPARISONS: Mapping[str, Callable[..., ops.Tensor]] = MappingProxyType(
-    {
-        "EQ": ops.equal,
-        "NE": ops.not_equal,
-        "LT": ops.less,
-        "LE": ops.less_equal,
-        "GT": ops.greater,
-        "GE": ops.greater_equal,
-    }
-)
 # TensorFlow cannot order bools; false comes before true.
 _FLAG_COMPARISONS: Mapping[str, Callable[..., ops.Tensor]] = MappingProxyType(
     {
@@ -209,7 +198,7 @@ def _compare(scope: Scope, operation: Operation, operands: Arrays) -> Array:
         if is_total_order and x.dtype.is_floating:
             x, y = floats.total_order_key(x), floats.total_order_key(y)
         of_flags = _FLAG_COMPARISONS.get(direction) if x.dtype == ops.bool else None
-        return (of_flags or _COMPARISONS[direction])(x, y)
+        return (of_flags or getattr(ops, COMPARISONS[direction]))(x, y)
 
     return emit_elementwise(scope, operation, operands, function)
 

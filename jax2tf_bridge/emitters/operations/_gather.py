@@ -15,21 +15,21 @@ from jax2tf_bridge.emitters._movement import (
     multiply_sizes,
     pad_to,
     reshape,
-    slice_array,
     take_first,
     transpose,
 )
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Scope, emits
 from jax2tf_bridge.emitters._sizes import fill_sizes
-from jax2tf_bridge.emitters.operations._dynamic_slices import shrink_repeated, slice_at
-from jax2tf_bridge.emitters.operations._indices import (
+from jax2tf_bridge.emitters.operations._dynamic_slices import (
     Slices,
     clamp,
     clamp_vectors,
     flatten_indices,
     is_too_deep,
     join_vectors,
+    shrink_repeated,
+    slice_at,
     slice_axis,
     split_operands,
     stack_indices,
@@ -42,7 +42,8 @@ _NAMES = (
 )
 
 _Taken: TypeAlias = "tuple[Array, list[int | None]]"
-"""Array, and the axis of the result for each of its axes; None for axes of size 1 without one."""
+"""An array, and the axis of the result for each of its axes; None for axes of size 1 that the
+result lacks."""
 
 
 @emits("gather", "dynamic_gather")
@@ -80,7 +81,7 @@ def _gather(scope: Scope, operation: Operation, operands: Arrays) -> Array:
             own if axis in indexed or axis in batched else size
             for axis, (own, size) in enumerate(zip(array.sizes, sizes, strict=True))
         ]
-        array = slice_array(scope, array, [0] * array.rank, limits, [1] * array.rank)
+        array = take_first(scope, array, limits)
     by_elements = many and not batched and len(indexed) == len(slices.index_map) > 1
     if by_elements and all(sizes[axis] == 1 for axis in indexed):
         vectors = join_vectors(scope, indices, slices.vector_axis)

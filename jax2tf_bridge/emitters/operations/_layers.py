@@ -119,7 +119,7 @@ def _emit_fake_quantize(scope: Scope, operation: Operation, operands: Arrays) ->
     elif (
         scope.for_litert
         and not channels
-        and not (zero_points and not _is_scalar(zero_points[0]))
+        and all(map(_is_scalar, zero_points))
         and operation.attributes["is_static"]
         and high - low in (2**_BITS - 2, 2**_BITS - 1)
     ):

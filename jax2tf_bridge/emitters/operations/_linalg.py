@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
-from jax2tf_bridge.bytecode import Attribute, Operation
+from jax2tf_bridge.bytecode import Operation
 from jax2tf_bridge.emitters._array import Array, Arrays, Shape, graph_dtype, zeros
 from jax2tf_bridge.emitters._folding import convert_array
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import OperationEmitter, Scope, emits
 from jax2tf_bridge.emitters.formulas import factorizations
-from jax2tf_bridge.emitters.operations._calls import decompose
+from jax2tf_bridge.emitters.operations._calls import decompose, read_mapping
 from shape_poly import Dim
 
 _DTYPES = frozenset({"f32", "f64", "complex<f32>", "complex<f64>"})
@@ -90,10 +90,6 @@ def _check(scope: Scope, operation: Operation, arrays: Arrays) -> None:
             scope.fail(operation, f"{scope.runtime} has no kernel for matrices of {array.element}")
 
 
-def _is_empty(array: Array) -> bool:
-    return 0 in array.sizes
-
-
 def _find_smaller_size(scope: Scope, operation: Operation, array: Array) -> Dim:
     rows, columns = array.sizes[-2:]
     lower, upper = scope.sizes.bounds(rows - columns)
@@ -134,7 +130,7 @@ def _svd(scope: Scope, operation: Operation, a: Array, *, full: bool) -> _Result
 
 def _householder_qr(scope: Scope, operation: Operation, a: Array) -> _Results:
     sizes = (*a.sizes[:-2], _find_smaller_size(scope, operation, a))
-    if _is_empty(a):
+    if 0 in a.sizes:
         return [(scope.tensor(a), a.sizes), (ops.zeros([], a.graph_dtype), sizes)]
     packed, taus = factorizations.householder_qr(scope.tensor(a))
     return [(packed, a.sizes), (taus, sizes)]
@@ -143,7 +139,7 @@ def _householder_qr(scope: Scope, operation: Operation, a: Array) -> _Results:
 def _householder_product(
     scope: Scope, operation: Operation, packed: Array, taus: Array
 ) -> _Results:
-    if _is_empty(packed):
+    if 0 in packed.sizes:
         return [(scope.tensor(packed), packed.sizes)]
     product = factorizations.householder_product(
         scope.tensor(packed), scope.tensor(taus), by_rows=scope.is_for_any_converter
@@ -162,10 +158,7 @@ def _make_arrays(scope: Scope, operation: Operation, results: _Results) -> list[
 
 # Composites.
 
-
-def _read_attributes(operation: Operation) -> Mapping[str, Attribute]:
-    attributes = operation.attributes.get("composite_attributes")
-    return attributes if isinstance(attributes, Mapping) else {}
+_ATTRIBUTES = "composite_attributes"
 
 
 def _composite(name: str) -> Callable[[_Function], OperationEmitter]:
@@ -178,7 +171,7 @@ def _composite(name: str) -> Callable[[_Function], OperationEmitter]:
         @emits(name)
         def emit(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
             results = None
-            if operands[-1].element in _DTYPES and not _is_empty(operands[-1]):
+            if operands[-1].element in _DTYPES and 0 not in operands[-1].sizes:
                 results = function(scope, operation, *operands)
             if results is None:
                 return decompose(scope, operation)
@@ -191,7 +184,7 @@ def _composite(name: str) -> Callable[[_Function], OperationEmitter]:
 
 @_composite("jax2tf.eig")
 def _eig_composite(scope: Scope, operation: Operation, a: Array) -> _Results | None:
-    if _read_attributes(operation).get("compute_left_eigenvectors"):
+    if read_mapping(operation, _ATTRIBUTES).get("compute_left_eigenvectors"):
         return None  # TensorFlow does not compute them
     values, vectors = factorizations.eig(scope.tensor(a))
     results: _Results = [(values, a.sizes[:-1]), (vectors, a.sizes)]
@@ -200,12 +193,12 @@ def _eig_composite(scope: Scope, operation: Operation, a: Array) -> _Results | N
 
 @_composite("jax2tf.eigh")
 def _eigh_composite(scope: Scope, operation: Operation, a: Array) -> _Results:
-    return _eigh(scope, a, lower=bool(_read_attributes(operation).get("lower", True)))
+    return _eigh(scope, a, lower=bool(read_mapping(operation, _ATTRIBUTES).get("lower", True)))
 
 
 @_composite("jax2tf.qr")
 def _qr_composite(scope: Scope, operation: Operation, a: Array) -> _Results:
-    full = bool(_read_attributes(operation).get("full_matrices"))
+    full = bool(read_mapping(operation, _ATTRIBUTES).get("full_matrices"))
     *batch, m, n = a.sizes
     k = m if full else _find_smaller_size(scope, operation, a)
     q, r = ops.linalg.qr(scope.tensor(a), full_matrices=full)
@@ -214,7 +207,7 @@ def _qr_composite(scope: Scope, operation: Operation, a: Array) -> _Results:
 
 @_composite("jax2tf.svd")
 def _svd_composite(scope: Scope, operation: Operation, a: Array) -> _Results:
-    attributes = _read_attributes(operation)
+    attributes = read_mapping(operation, _ATTRIBUTES)
     if attributes.get("compute_uv"):
         return _svd(scope, operation, a, full=bool(attributes.get("full_matrices")))
     values = factorizations.singular_values(scope.tensor(a))
@@ -248,7 +241,7 @@ def _call(*names: str) -> Callable[[Callable[..., _Results]], OperationEmitter]:
             matrices = [array for array in operands if not array.row.is_integer]
             _check(scope, operation, matrices)
             is_lapack = operation.text("call_target_name").startswith("lapack_")
-            if is_lapack and any(map(_is_empty, matrices)):
+            if is_lapack and any(0 in array.sizes for array in matrices):
                 scope.fail(operation, "its matrices are empty")
             arrays = _make_arrays(scope, operation, function(scope, operation, *matrices))
             if is_lapack and len(arrays) < len(operation.results):
@@ -269,30 +262,27 @@ def _eigh_call(scope: Scope, operation: Operation, a: Array) -> _Results:
     return _eigh(scope, a, lower=not isinstance(config, str) or config.split(",")[0] != "0")
 
 
-_lu_call = _call("LuDecomposition")(_lu)
-_qr_call = _call("Qr")(_householder_qr)
-_householder_product_call = _call("ProductOfElementaryHouseholderReflectors")(_householder_product)
-
-
-# LAPACK's routines as JAX calls them on CPUs since 2025.
-
-
 def _lapack(letters: str, routine: str) -> Iterator[str]:
-    """Yields the targets of a routine; its first letters are those of the dtypes."""
+    """Yields the targets of a routine as JAX calls it on CPUs; the first letters are the dtypes."""
     return (f"lapack_{letter}{routine}_ffi" for letter in letters)
+
+
+_lu_call = _call("LuDecomposition")(_lu)
+_qr_call = _call("Qr", *_lapack("sdcz", "geqrf"))(_householder_qr)
+_householder_product_call = _call(
+    "ProductOfElementaryHouseholderReflectors",
+    *(*_lapack("sd", "orgqr"), *_lapack("cz", "ungqr")),
+)(_householder_product)
 
 
 def _flag(scope: Scope, operation: Operation, name: str, default: str) -> str:
     """Reads a flag, which is stored as the code of a character."""
-    for attribute in ("mhlo.backend_config", "backend_config"):
-        config = operation.attributes.get(attribute)
-        if isinstance(config, Mapping):
-            number = config.get(name)
-            if isinstance(number, int) and 0 <= number < 128:
-                return chr(number)
-            if number is not None:
-                scope.fail(operation, f"its flag {name} is {number!r}, where a letter is expected")
-    return default
+    number = read_mapping(operation, "mhlo.backend_config", "backend_config").get(name)
+    if number is None:
+        return default
+    if not isinstance(number, int) or not 0 <= number < 128:
+        scope.fail(operation, f"its flag {name} is {number!r}, where a letter is expected")
+    return chr(number)
 
 
 def _reads_lower(scope: Scope, operation: Operation) -> bool:
@@ -336,10 +326,6 @@ def _trsm(scope: Scope, operation: Operation, a: Array, b: Array) -> _Results:
         transpose=transposes[_flag(scope, operation, "trans_x", "N")],
     )
     return [(solution, b.sizes)]
-
-
-_geqrf = _call(*_lapack("sdcz", "geqrf"))(_householder_qr)
-_orgqr = _call(*_lapack("sd", "orgqr"), *_lapack("cz", "ungqr"))(_householder_product)
 
 
 # Fourier transforms.

@@ -7,7 +7,6 @@ ThreeFry, so it is expanded into arithmetic.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -60,16 +59,6 @@ def _narrow(tensor: ops.Tensor, element: str, bits: int) -> ops.Tensor:
     return wrap(element, tensor if dtype == tensor.dtype else ops.bitcast(tensor, dtype))
 
 
-def _count(scope: Scope, size: Dim) -> Any:
-    """Returns a size as uint64."""
-    result = scope.sizes.size(size)
-    return (
-        ops.constant(result, ops.uint64)
-        if isinstance(result, int)
-        else ops.cast(result, ops.uint64)
-    )
-
-
 def _philox(
     scope: Scope, state: ops.Tensor, sizes: tuple[Dim, ...], bits: int
 ) -> tuple[ops.Tensor, ops.Tensor]:
@@ -89,7 +78,7 @@ def _philox(
     )
     # Each counter value gives 128 bits.
     per_count = 2 if bits == 64 else 4
-    used = _count(scope, (math.prod(sizes) + (per_count - 1)) // per_count)
+    used = scope.sizes.number((math.prod(sizes) + (per_count - 1)) // per_count, ops.uint64)
     if not has_upper:
         return ops.add(state, ops.stack([ops.constant(0, ops.uint64), used])), words
     key, lower, upper = ops.unstack(state)
@@ -123,7 +112,7 @@ def _three_fry(
         if 2 * half != size:
             words = words[:, : scope.sizes.size(size)]
     words = ops.reshape(words, scope.sizes.reshape_shape(sizes))
-    return ops.stack([key, ops.add(counter, _count(scope, total))]), words
+    return ops.stack([key, ops.add(counter, scope.sizes.number(total, ops.uint64))]), words
 
 
 def _find_halved_axis(scope: Scope, sizes: tuple[Dim, ...]) -> tuple[Dim, Dim, Dim]:

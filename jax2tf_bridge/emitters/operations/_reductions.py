@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from jax2tf_bridge.bytecode import Block, Operation
 from jax2tf_bridge.emitters._array import Array, Arrays, graph_dtype
 from jax2tf_bridge.emitters._folding import convert_array
@@ -89,9 +87,14 @@ def reduce_axes(
 
     The axes stay with size 1 if `keeps_axes` is true.
     """
-    wide = convert_array(scope, array, reducer.element)
+    wide = _widen(scope, convert_array(scope, array, reducer.element))
     result = _reduce_compact(scope, reducer.name, wide, sorted(axes), keeps_axes)
     return convert_array(scope, result, array.element)
+
+
+def _widen(scope: Scope, array: Array) -> Array:
+    """Converts 8-bit floats, which TensorFlow does not reduce, to float32."""
+    return convert_array(scope, array, "f32") if array.element.startswith("f8") else array
 
 
 def _reduce_compact(
@@ -115,15 +118,9 @@ def _reduce_compact(
     else:
         tensor = reduce_tensor(name, compact, there)
     if name == "add" and times != 1:
-        tensor = tensor * _as_number(scope.sizes.size(times), tensor.dtype)
+        tensor = tensor * scope.sizes.number(times, tensor.dtype)
     result = scope.new_array(wrap(array.element, tensor), array.element, sizes)
     return broadcast(scope, result, whole, left) if keeps_axes else result
-
-
-def _as_number(size: Any, dtype: ops.DType) -> ops.Tensor:
-    if isinstance(size, int):
-        return ops.constant(np.array(size).astype(dtype.as_numpy_dtype), dtype)
-    return ops.cast(size, dtype)
 
 
 def _may_be_compact(scope: Scope, name: str, array: Array, times: Dim) -> bool:
@@ -156,6 +153,7 @@ def reduce_tensor(
 def _extreme_and_index(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
     array, indices, *_ = operands
     name, element = operation.text("extreme"), array.element
+    array = _widen(scope, array)
     (axis,) = operation.ints("dimensions")
     if scope.sizes.bounds(array.sizes[axis])[0] < 1:
         return _reduce_by_body(scope, operation, operands)
@@ -179,7 +177,8 @@ def _extreme_and_index(scope: Scope, operation: Operation, operands: Arrays) -> 
         reducer = {"maximum": "or", "minimum": "and"}[name] if element == "i1" else name
         value = reduce_tensor(reducer, compact, [place])
     index = ops.cast(index, graph_dtype(indices.element))
-    return [scope.new_array(value, element, sizes), scope.new_array(index, indices.element, sizes)]
+    best_number = convert_array(scope, scope.new_array(value, array.element, sizes), element)
+    return [best_number, scope.new_array(index, indices.element, sizes)]
 
 
 # Any other reducer.
@@ -239,7 +238,7 @@ def _halve_in_loop(scope: Scope, combine: Combine, columns: Arrays) -> list[Arra
     def step(inner: Scope, length: ops.Tensor, arrays: Arrays) -> tuple[ops.Tensor, list[Array]]:
         return length - length // 2, _halve(inner, combine, arrays, length)
 
-    length = ops.convert_to_tensor(scope.sizes.size(columns[0].sizes[0]), ops.int32)
+    length = scope.sizes.number(columns[0].sizes[0], ops.int32)
     tensors = scope.loop(length, lambda length: length > 1, step, columns, is_open=True)
     return scope.new_arrays((tensor[0] for tensor in tensors), columns, columns[0].sizes[1:])
 
@@ -255,8 +254,10 @@ def sum_along(scope: Scope, array: Array, axis: int, backwards: bool) -> Array:
 
     It is the only running reduction that LiteRT and ONNX know as well.
     """
-    tensor = ops.cumsum(scope.tensor(array), axis, reverse=backwards)
-    return scope.new_array(wrap(array.element, tensor), array.element, array.sizes)
+    wide = _widen(scope, array)
+    tensor = ops.cumsum(scope.tensor(wide), axis, reverse=backwards)
+    result = scope.new_array(wrap(wide.element, tensor), wide.element, array.sizes)
+    return convert_array(scope, result, array.element)
 
 
 def reduce_along(
@@ -302,7 +303,7 @@ def _step(
 
 
 def _step_in_loop(scope: Scope, combine: Combine, columns: Arrays, backwards: bool) -> list[Array]:
-    length = ops.convert_to_tensor(scope.sizes.size(columns[0].sizes[0]), ops.int32)
+    length = scope.sizes.number(columns[0].sizes[0], ops.int32)
 
     def step(inner: Scope, width: ops.Tensor, arrays: Arrays) -> tuple[ops.Tensor, list[Array]]:
         return width * 2, _step(inner, combine, arrays, width, length - width, backwards)
@@ -351,7 +352,10 @@ def _sum(scope: Scope, operation: Operation, operands: Arrays) -> Array:
 def _stepwise(function: Callable[..., ops.Tensor]) -> Emitter:
     def emit(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
         axis, backwards = _direction(scope, operation, operands[0].rank)
-        return reduce_along(scope, _elementwise(function), operands, axis, backwards)
+        wide = [_widen(scope, array) for array in operands]
+        results = reduce_along(scope, _elementwise(function), wide, axis, backwards)
+        pairs = zip(results, operands, strict=True)
+        return [convert_array(scope, result, array.element) for result, array in pairs]
 
     return emit
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,19 +28,20 @@ from jax2tf_bridge.emitters._scope import Scope, emits
 from jax2tf_bridge.emitters.formulas import converter_forms
 from jax2tf_bridge.emitters.formulas.floats import order_as_floats, total_order_key
 from jax2tf_bridge.emitters.formulas.integers import constant_like, wrap
-from jax2tf_bridge.emitters.operations._dynamic_slices import slice_at, update_at
-from jax2tf_bridge.emitters.operations._indices import (
+from jax2tf_bridge.emitters.operations._dynamic_slices import (
     Slices,
     clamp,
     combine_flags,
     flag_unchanged,
     flatten_indices,
     is_too_deep,
+    slice_at,
     split_operands,
     stack_indices,
+    update_at,
 )
 from jax2tf_bridge.emitters.operations._reductions import make_combine
-from jax2tf_bridge.rewriting import Reducer
+from jax2tf_bridge.rewriting import Reducer, has_reduction, match_reducers
 from shape_poly import Dim
 
 _NAMES = (
@@ -143,7 +145,7 @@ def _windows(scope: Scope, slices: Slices, update: Array, batch: Shape) -> Array
 
 # Recognition of the body.
 
-_COMMON = frozenset({"add", "multiply", "maximum", "minimum", "and", "or"})
+_OF_FLAGS: Mapping[str, str] = MappingProxyType({"or": "maximum", "and": "minimum"})
 
 
 def _match_combination(body: Block, place: int, element: str) -> str | None:
@@ -155,20 +157,12 @@ def _match_combination(body: Block, place: int, element: str) -> str | None:
         return "replace"
     if result is old:
         return "keep"
-    for operation in body.operations:
-        if result in operation.results:
-            break
-    else:
+    reducers = match_reducers(body)
+    if reducers is None or reducers[place].element != element or element.startswith("f8"):
         return None
-    name = operation.name
-    if name not in _COMMON or {*operation.operands} != {old, new}:
-        return None
-    if element == "i1":
-        return "maximum" if name in ("add", "or", "maximum") else "minimum"
-    if name in ("and", "or") or element.startswith("f8"):
-        return None
-    is_extreme = name in ("maximum", "minimum")
-    return None if is_extreme and element.startswith("complex") else name
+    name = reducers[place].name
+    is_combination = has_reduction(reducers[place], element) and name != "xor"
+    return _OF_FLAGS.get(name, name) if is_combination else None
 
 
 # One window.
@@ -362,18 +356,18 @@ def _combine_segments(
 
 
 def _combine_runs(scope: Scope, rows: _Rows, kind: str, array: Array, update: Array) -> ops.Tensor:
-    """Combines updates with operations that converters support: sorted by rows, then by runs.
+    """Combines updates with operations that converters support.
 
-    Each step doubles the number of combined neighbours; the last element of a run has the total.
+    Sorts the updates by rows, and combines neighbours of the same row. Each step doubles the number
+    of combined neighbours, so the last update of a row gets the total.
     """
     old, new = rows.of_operand(array), rows.of_updates(update)
     combine = converter_forms.choose_combination(kind, old.element)
     total = (multiply_sizes(rows.grid),)
-    end = scope.sizes.size(rows.count)
     ids = scope.tensor(reshape(scope, scope.full(rows.flat_index), total))
     if rows.valid is not None:
         flags = scope.tensor(reshape(scope, scope.full(rows.valid), total))
-        ids = ops.where(flags, ids, ops.cast(end, ids.dtype))
+        ids = ops.where(flags, ids, scope.sizes.number(rows.count, ids.dtype))
     values = ops.reshape(scope.tensor(new), scope.sizes.reshape_shape((*total, *rows.rest)))
     count = ops.shape(ids)[0]
     order = ops.math.top_k(ops.negative(ids), count).indices
@@ -398,9 +392,10 @@ def _combine_runs(scope: Scope, rows: _Rows, kind: str, array: Array, update: Ar
     # An additional row receives updates out of bounds.
     flat = ops.reshape(scope.tensor(old), scope.sizes.reshape_shape((rows.count, *rows.rest)))
     flat = ops.concat([flat, flat[:1]], 0)
-    target = ops.where(is_last, ids, ops.cast(end, ids.dtype))
+    target = ops.where(is_last, ids, scope.sizes.number(rows.count, ids.dtype))
     values = combine(ops.gather(flat, ids), values)
-    result = ops.tensor_scatter_nd_update(flat, target[:, None], values)[:end]
+    result = ops.tensor_scatter_nd_update(flat, target[:, None], values)
+    result = result[: scope.sizes.size(rows.count)]
     return ops.reshape(result, scope.sizes.reshape_shape(old.sizes))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from jax2tf_bridge.bytecode import DenseElements, Operation
-from jax2tf_bridge.emitters._array import Array, Arrays, Shape, graph_dtype, make_integer
+from jax2tf_bridge.emitters._array import Array, Arrays, graph_dtype, make_integer
 from jax2tf_bridge.emitters._movement import (
     broadcast,
     concatenate,
@@ -19,7 +19,7 @@ from jax2tf_bridge.emitters._movement import (
 )
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Scope, emits
-from jax2tf_bridge.emitters._sizes import MIN_COMPUTED_AMOUNT, fill_sizes, read_type_sizes
+from jax2tf_bridge.emitters._sizes import MIN_COMPUTED_AMOUNT, fill_sizes
 from jax2tf_bridge.rewriting import DROP_AXES
 
 
@@ -78,10 +78,7 @@ def _set_dimension_size(scope: Scope, operation: Operation, operands: Arrays) ->
     axis = operation.int("dimension")
     size = operands[1].integers
     if size is None or size[0] != operands[0].sizes[axis]:
-        scope.fail(
-            operation,
-            f"{scope.runtime}'s tensors cannot be declared smaller than they are",
-        )
+        scope.fail(operation, f"{scope.runtime}'s tensors cannot be declared smaller than they are")
     return operands[0]
 
 
@@ -96,18 +93,10 @@ def _slice(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     columns_known = [column for column in known if column is not None]
     if len(columns_known) == 3:
         return slice_array(scope, array, *columns_known)
-    kind = operation.result_type
     vectors = [ops.cast(scope.tensor(bound), ops.int32) for bound in bounds]
     tensor = ops.strided_slice(scope.tensor(array), *vectors)
-    tensor.set_shape(kind.shape)
-    sizes: Shape | None = read_type_sizes(kind)
-    if sizes is None:
-        shape = ops.shape(tensor)
-        sizes = [
-            scope.sizes.new_size(shape[axis], least=0) if size is None else size
-            for axis, size in enumerate(kind.shape)
-        ]
-    return scope.new_array(tensor, array.element, sizes)
+    tensor.set_shape(operation.result_type.shape)
+    return scope.measure(tensor, array.element, operation.result_type.shape)
 
 
 @emits("concatenate")

@@ -19,6 +19,7 @@ from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters._scope import Scope, emits
 from jax2tf_bridge.emitters.formulas.floats import total_order_key
 from jax2tf_bridge.emitters.formulas.integers import constant_like
+from jax2tf_bridge.emitters.operations._calls import read_mapping
 from jax2tf_bridge.rewriting import PLACES, SortKey, match_sort_keys
 from shape_poly import Dim
 
@@ -160,7 +161,7 @@ def _merge(scope: Scope, block: Block, operands: Arrays) -> ops.Tensor:
     """
     sizes = operands[0].sizes
     flat = [ops.reshape(scope.tensor(array), [-1]) for array in operands]
-    length = ops.convert_to_tensor(scope.sizes.size(sizes[-1]), ops.int32)
+    length = scope.sizes.number(sizes[-1], ops.int32)
     total = ops.size(flat[0])
     place = ops.reshape(ops.broadcast_to(ops.range(length), scope.sizes.shape(sizes)), [-1])
     first = ops.range(total) - place
@@ -232,11 +233,8 @@ def _top_k(scope: Scope, operation: Operation, operands: Arrays) -> Arrays:
 
 
 def _read_parameters(operation: Operation) -> Mapping[str, Any]:
-    for name in ("composite_attributes", "mhlo.attributes", "mhlo.backend_config"):
-        attribute = operation.attributes.get(name)
-        if isinstance(attribute, Mapping):
-            return attribute
-    return operation.attributes
+    names = ("composite_attributes", "mhlo.attributes", "mhlo.backend_config")
+    return read_mapping(operation, *names) or operation.attributes
 
 
 @emits("stablehlo.dynamic_top_k")

@@ -409,3 +409,20 @@ def test_windows_without_a_form() -> None:
     args = [np.zeros(shape, np.float32) for shape in (case.image, case.kernel)]
     with pytest.raises(ModuleError, match=r"stablehlo\.convolution.*over 4 axes of f32"):
         run(_text([case]), *args)
+
+
+@pytest.mark.parametrize("element", ["f16", "bf16"])
+def test_windows_of_padding_alone_are_not_padded_by_onednn(element: str) -> None:
+    """Its kernel for AMX ends the process."""
+    image, kernel = f"tensor<1x1x1x2x{element}>", f"tensor<4x2x2x1x{element}>"
+    result = f"tensor<1x1x2x1x{element}>"
+    text = f"""func.func @main(%x: {image}, %w: {kernel}) -> {result} {{
+      %y = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
+        window = {{stride = [2, 2], pad = [[2, 1], [1, 2]]}}
+        {{batch_group_count = 1 : i64, feature_group_count = 1 : i64}}
+        : ({image}, {kernel}) -> {result}
+      return %y : {result} }}"""
+    dtype = np.float16 if element == "f16" else ml_dtypes.bfloat16
+    x, w = np.ones((1, 1, 1, 2), dtype), np.arange(16).reshape(4, 2, 2, 1).astype(dtype)
+    assert "Pad" not in op_names(trace(portable_of(text), [x, w]).graph)
+    np.testing.assert_array_equal(run(text, x, w)[0].reshape(-1).astype(float), [21, 0])

@@ -15,6 +15,9 @@ from jax import lax
 
 from jax2tf_bridge import AUTO, Target, export, to_tf
 from jax2tf_bridge.emitters import make_operations, read
+
+# Private: the error of a target for LiteRT.
+from jax2tf_bridge.emitters._scope import Scope
 from jax2tf_bridge.errors import ModuleError
 from tests.to_tensorflow.operations.running import portable_of
 
@@ -215,3 +218,11 @@ func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {
     program = replace(program, functions={"main": main})
     with tf.Graph().as_default(), pytest.raises(ModuleError, match=r"stablehlo\.add: its operands"):
         make_operations(portable, program, [tf.zeros([2])], {})
+    # LiteRT has no XLA, so a target with it would not help.
+    for names_lines, advice in (
+        (False, "Export it for a target with XLA, or write"),
+        (True, "Write"),
+    ):
+        scope = Scope("tested", program, {}, {}, names_lines=names_lines)
+        with pytest.raises(ModuleError, match=rf"\. {advice} this part of the function"):
+            scope.fail(broken, "why")

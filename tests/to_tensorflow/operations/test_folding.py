@@ -194,3 +194,15 @@ def test_integers_made_of_sizes_are_computed_where_they_are_needed() -> None:
         wanted = int((size - 5) / 3) + (size > 5) - (size < 5)
         assert found == [wanted, wanted >= 3, wanted]
     assert "TruncateMod" not in op_names(trace(portable_of(text), calls[0]).graph)
+
+
+@pytest.mark.parametrize(("rows", "is_stored"), [(40, True), (600, False)])
+def test_large_results_of_small_operands_are_not_stored(rows: int, is_stored: bool) -> None:
+    def mask(x: Any) -> Any:
+        return jnp.where(jnp.arange(rows)[:, None] >= jnp.arange(500), x, 0)
+
+    x = np.float32(3)
+    portable = export(mask, target=_NO_XLA, platforms=["cpu"])(x)
+    traced = trace(portable, [x])
+    np.testing.assert_array_equal(traced(tf.constant(x)), np.tri(rows, 500) * x)
+    assert ("GreaterEqual" not in op_names(traced.graph)) is is_stored

@@ -17,7 +17,7 @@ from jax2tf_bridge.bytecode import Program
 # Private: an index of 64 bits shows only in arrays of gigabytes.
 from jax2tf_bridge.emitters._array import Array
 from jax2tf_bridge.emitters._scope import Scope
-from jax2tf_bridge.emitters.operations._indices import flatten_indices
+from jax2tf_bridge.emitters.operations._dynamic_slices import flatten_indices
 from jax2tf_bridge.to_tensorflow import to_tf
 from shape_poly import DimExpr
 from tests.to_tensorflow.operations.running import graph_of, op_names, portable_of, run

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
+import tensorflow as tf
+from jax import lax
 
+from jax2tf_bridge import Target, export, to_tf
 from tests.to_tensorflow.operations.listing import kinds, run_and_list
 from tests.to_tensorflow.operations.running import run, run_each
 
@@ -366,3 +371,21 @@ def test_a_result_that_is_broadcast_back_keeps_its_axes() -> None:
     np.testing.assert_array_equal(rest, x - x.sum(1, keepdims=True))
     np.testing.assert_array_equal(negative, -x.sum(1))
     assert found == ["Neg", "Reshape", "Sub", "Sum"]
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2])
+def test_8_bit_floats_are_reduced_and_repeated(dtype: Any) -> None:
+    """TensorFlow has no kernels of these functions for them."""
+
+    def function(x: Any) -> Any:
+        extremes = jnp.max(x, 1), jnp.argmax(x, 1), lax.cummax(x, 1)
+        sums = jnp.sum(x, 0, dtype=x.dtype), lax.cumsum(x, 1), lax.cumprod(x, 1)
+        return *extremes, *sums, jnp.tile(x, (2, 1)), jnp.stack([x, x])
+
+    x = np.array([[1, -2, 3], [0.5, 4, 0]]).astype(dtype)
+    target = Target("operations", ((1, 13, 7),), 10, xla=False)
+    portable = export(function, target=target, platforms=["cpu"])(x)
+    traced = tf.function(to_tf(portable, with_gradient=False), autograph=False)
+    for found, expected in zip(traced(tf.constant(x)), jax.jit(function)(x), strict=True):
+        assert found.dtype.as_numpy_dtype == expected.dtype
+        np.testing.assert_array_equal(found.numpy().astype(float), expected.astype(float))

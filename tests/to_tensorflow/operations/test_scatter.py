@@ -191,7 +191,6 @@ _FAST = (
     ("replace", True),
     ("add", False),
     ("multiply", False),
-    ("maximum", False),
     ("minimum", True),
     ("other", False),
 )
