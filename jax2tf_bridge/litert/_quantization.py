@@ -291,7 +291,7 @@ def _make_repeatable(data: Any) -> Any:
 def _check_samples(samples: Any, name: str) -> Iterable[Any]:
     if not isinstance(samples, Iterable) or isinstance(samples, Mapping):
         raise StructureError(
-            f"{_DATA}[{name!r}] must be several inputs, as a list of dicts. Got: a "
+            f"{_DATA}[{name!r}] must be several inputs, as a list of dicts. Got: "
             f"{type(samples).__name__}."
         )
     return samples
