@@ -262,10 +262,13 @@ _OF_NARROW: Mapping[str, Kernel] = MappingProxyType(
         "Neg": negate,
         "Square": tf.square,
         "Sub": tf.subtract,
+        "TensorScatterAdd": scatter_add,
         **BITS,
     }
 )
 """Kernels of int32 whose results may exceed narrow integers; they are wrapped around."""
+_SUMS = frozenset({"Cumsum", "Prod", "Sum"})
+"""Operations with attributes whose results may exceed narrow integers."""
 _EXACT: Mapping[str, Kernel] = MappingProxyType({"Abs": absolute, "Neg": negate})
 """Kernels of int32 in place of TensorFlow.js' own, which compute in float32."""
 
@@ -295,14 +298,15 @@ def _find_kernel(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
         return lambda x, y: multiply_bytes(
             x, y, lambda left, right: run_node(node, [left, right], T=tf.float32)
         )
+    dtype = find_node_dtype(node, "T")
+    if dtype in _NARROW and node.op in _OF_NARROW:
+        return wrap_result(_OF_NARROW[node.op], dtype)
+    if dtype in _NARROW and node.op in _SUMS:
+        return wrap_result(lambda *operands: run_node(node, operands, T=tf.int32), dtype)
     if node.op in _ALWAYS:
         return _ALWAYS[node.op]
-    dtype = find_node_dtype(node, "T")
-    if dtype is None or not dtype.is_integer:
+    if dtype is None or not dtype.is_integer or dtype in _NARROW:
         return None
-    if dtype in _NARROW:
-        kernel = _OF_NARROW.get(node.op)
-        return kernel and wrap_result(kernel, dtype)
     if dtype in (tf.int32, tf.uint32) and node.op in _EXACT:
         return _EXACT[node.op]
     if dtype == tf.uint32 and node.op in UNSIGNED:
