@@ -114,7 +114,7 @@ def _update(
     scope: Scope, operation: Operation, slices: Slices, arrays: Arrays, updates: Arrays
 ) -> Arrays:
     body = operation.regions[0]
-    kinds = [_match_combination(body, i, array.element) for i, array in enumerate(arrays)]
+    kinds = [_match_combination(scope, body, i, array) for i, array in enumerate(arrays)]
     if all(size == 1 for size in slices.batch):
         scalars = {axis: reshape(scope, start, ()) for axis, start in slices.starts.items()}
         valid = None if slices.valid is None else reshape(scope, slices.valid, ())
@@ -146,8 +146,9 @@ def _windows(scope: Scope, slices: Slices, update: Array, batch: Shape) -> Array
 _COMMON = frozenset({"add", "multiply", "maximum", "minimum", "and", "or"})
 
 
-def _match_combination(body: Block, place: int, element: str) -> str | None:
-    """Returns the name of the body's combination, if TensorFlow has it; else None."""
+def _match_combination(scope: Scope, body: Block, place: int, array: Array) -> str | None:
+    """Returns the name of the body's combination, if there is a function for it; else None."""
+    element, is_complex = array.element, array.row.kind == "complex"
     count = len(body.arguments) // 2
     old, new = body.arguments[place], body.arguments[count + place]
     result = body.returned[place]
@@ -167,8 +168,9 @@ def _match_combination(body: Block, place: int, element: str) -> str | None:
         return "maximum" if name in ("add", "or", "maximum") else "minimum"
     if name in ("and", "or") or element.startswith("f8"):
         return None
-    is_extreme = name in ("maximum", "minimum")
-    return None if is_extreme and element.startswith("complex") else name
+    # ONNX has no such function for complex numbers, and products in another order may overflow.
+    lacking = {"maximum", "minimum", *(["multiply"] if scope.for_onnx else [])}
+    return None if is_complex and name in lacking else name
 
 
 # One window.
@@ -307,9 +309,7 @@ def _combine(scope: Scope, kind: str, rows: _Rows, array: Array, update: Array) 
     is_sum = kind == "add" and len(rows.leading) == 1 and _is_zero(array)
     if scope.for_onnx and rows.valid is not None:
         is_sum = False  # an index of -1, which TensorFlow's segments leave out, is the last row
-    is_complex = array.row.kind == "complex"
-    needs_runs = scope.for_converters or (scope.for_onnx and is_complex)
-    if needs_runs and kind in ("maximum", "minimum", "multiply"):
+    if scope.for_converters and kind in ("maximum", "minimum", "multiply"):
         tensor = _combine_runs(scope, rows, kind, array, update)
     elif scope.for_onnx and kind == "multiply":
         new = rows.mask(update, 1)
