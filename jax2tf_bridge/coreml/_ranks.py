@@ -344,7 +344,7 @@ def _concat(op: _Operation) -> Kernel:
 
 
 def _transpose(op: _Operation) -> Kernel:
-    """Moves one axis after another to its place; consecutive axes are moved together."""
+    """Moves the axes to their places from the first to the last; neighbours move together."""
     order = op.read_constant(1).tolist()
 
     def call(x: tf.Tensor, _: tf.Tensor) -> tf.Tensor:

@@ -45,16 +45,12 @@ _xor = tf.bitwise.bitwise_xor
 def _in_order(kernel: Kernel) -> Kernel:
     """Computes uint32 as int32 in the same order, by flipping the highest bit."""
 
+    def flip(x: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+        return convert(_xor(convert(x, tf.int32), _MIN_INT32), dtype)
+
     def call(*tensors: tf.Tensor) -> tf.Tensor:
-        result = kernel(
-            *(
-                _xor(tf.bitcast(x, tf.int32), _MIN_INT32) if x.dtype == tf.uint32 else x
-                for x in tensors
-            )
-        )
-        if result.dtype == tf.bool:
-            return result
-        return tf.bitcast(_xor(result, _MIN_INT32), tf.uint32)
+        result = kernel(*(flip(x, tf.int32) if x.dtype == tf.uint32 else x for x in tensors))
+        return result if result.dtype == tf.bool else flip(result, tf.uint32)
 
     return call
 

@@ -187,8 +187,8 @@ def save_onnx(
     """
     with name_missing_package("Writing an ONNX model"):
         import onnx  # noqa: F401
-    version = as_integer(opset)
-    if version is None or version not in OPSETS:
+    number = as_integer(opset)
+    if number is None or number not in OPSETS:
         raise SavingError(
             Message(Argument("opset"), f" must be {OPSETS[0]} to {OPSETS[-1]}. Got: {opset!r}.")
         )
@@ -212,17 +212,13 @@ def save_onnx(
         words = keys_as_words(weights)
         named = {
             name: _NamedFunction.of(
-                name,
-                each,
-                words if each.takes_params else None,
-                opset=version,
-                functions=functions,
+                name, each, words if each.takes_params else None, opset=number, functions=functions
             )
             for name, each in exported.items()
         }
         write = _write_file if is_single else _write_folder
         described, external_size = write(path, named, verify=verify, overwrite=overwrite)
-        return OnnxModel(as_path(path), described, external_size, version)
+        return OnnxModel(as_path(path), described, external_size, number)
 
 
 def _check_names(signatures: Mapping[Any, Any]) -> None:
