@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from jax2tf_bridge.coreml._loops import rewrite_loops
 from jax2tf_bridge.coreml._ranks import MAX_AXES, merge_axes
 from jax2tf_bridge.errors import UnsupportedByTargetError
 from jax2tf_bridge.frozen_graphs import FrozenGraph, GraphPort
-from jax2tf_bridge.to_tensorflow import freeze
+from jax2tf_bridge.to_tensorflow import freeze, list_bodies
 
 _INT32 = tf.int32.as_datatype_enum
 _INTEGERS = frozenset(
@@ -67,16 +67,13 @@ def _check_axes(side: str, ports: Mapping[str, GraphPort]) -> None:
 def _inline(function: Any, frozen: FrozenGraph) -> FrozenGraph:
     """Returns the graph of an imported function without calls of functions."""
     inlined = freeze(function, aggressive_inlining=True)
-    inputs, outputs = (
-        {
-            name: GraphPort(tensor.name, tensor.dtype, tensor.shape)
-            for name, tensor in zip(names, tensors, strict=True)
-        }
-        for names, tensors in (
-            (frozen.inputs, inlined.inputs),
-            (frozen.outputs, inlined.outputs),
-        )
-    )
+
+    def make_ports(names: Iterable[str], tensors: Iterable[tf.Tensor]) -> dict[str, GraphPort]:
+        pairs = zip(names, tensors, strict=True)
+        return {name: GraphPort(x.name, x.dtype, x.shape) for name, x in pairs}
+
+    inputs = make_ports(frozen.inputs, inlined.inputs)
+    outputs = make_ports(frozen.outputs, inlined.outputs)
     return FrozenGraph(inlined.graph.as_graph_def(), inputs, outputs)
 
 
@@ -110,7 +107,7 @@ def _narrow(graph: Any) -> None:
         for argument in (*function.signature.input_arg, *function.signature.output_arg):
             if argument.type in _INTEGERS:
                 argument.type = _INT32
-    for nodes in (graph.node, *(function.node_def for function in graph.library.function)):
+    for nodes in list_bodies(graph):
         for node in nodes:
             if node.op == "Const" and node.attr["dtype"].type in _INTEGERS:
                 array = tf.make_ndarray(node.attr["value"].tensor)

@@ -3,8 +3,8 @@
 coremltools 9.0 takes the first two values of each loop for a counter and a limit, and drops them.
 It finds each result by the name of the function's output, "identity_2", and by its only reader,
 which must have no other inputs. It renames the nodes of a function for each loop that calls it, so
-each loop needs functions of its own. It takes elements of the first result of an Unpack of a
-constant for its results, so each becomes a GatherV2.
+each loop needs functions of its own. The results of an Unpack of a constant become elements of the
+first result there, so each Unpack is replaced by GatherV2.
 """
 
 from __future__ import annotations

@@ -20,7 +20,15 @@ import tensorflow as tf
 from jax2tf_bridge.coreml._loops import BRANCHES, LOOPS, add_constant
 from jax2tf_bridge.emitters import find_source_line
 from jax2tf_bridge.errors import UnsupportedByTargetError
-from jax2tf_bridge.to_tensorflow import FormFunctions, Kernel, find_attribute, make_form, tf_compat
+from jax2tf_bridge.to_tensorflow import (
+    FormFunctions,
+    Kernel,
+    find_attribute,
+    find_constant,
+    make_form,
+    run_node,
+    tf_compat,
+)
 
 MAX_AXES = 5
 _Size: TypeAlias = "int | tf.Tensor"
@@ -109,10 +117,9 @@ class _Merger:
     ) -> Sequence[tf.TensorShape]:
         """Merges the axes in a loop's functions; returns the shapes of its values.
 
-        They are those of the operands, if the body keeps these.
-
-        coremltools refuses a loop if it cannot infer that the body keeps a shape. A value with many
-        axes keeps the known sizes with which the loop begins, as all values of StableHLO's loops.
+        coremltools refuses a loop if it cannot infer that the body keeps a shape. So the body
+        reshapes values with many axes to the known sizes with which the loop begins. StableHLO's
+        loops never change them.
         """
         condition, body = (self._copy_function(loop.attr[name]) for name in ("cond", "body"))
         shapes = self._infer_function(body, operands)
@@ -149,7 +156,7 @@ class _Merger:
 
 
 def _in_scope(kernel: Kernel) -> Kernel:
-    """Makes a kernel whose operations have names that no operation beside the node has."""
+    """Names a kernel's operations so that none has the name of an operation beside the node."""
 
     def call(*tensors: tf.Tensor) -> tf.Tensor:
         with tf.name_scope("merged"):
@@ -173,10 +180,9 @@ class _Operation:
     result: tf.TensorShape
     makers: Mapping[str, Any]
 
-    def is_constant(self, place: int) -> bool:
-        """Returns whether the value of an operand is known."""
-        maker = self.makers.get(self.node.input[place].partition(":")[0])
-        return maker is not None and maker.op == "Const"
+    def find_constant(self, place: int) -> np.ndarray[Any, Any] | None:
+        """Returns the value of an operand; None if it is computed."""
+        return find_constant(self.node.input[place], self.makers)
 
     def read_constant(self, place: int) -> np.ndarray[Any, Any]:
         """Returns the value of an operand.
@@ -184,22 +190,14 @@ class _Operation:
         Raises:
           UnsupportedByTargetError: it is computed.
         """
-        if not self.is_constant(place):
+        array = self.find_constant(place)
+        if array is None:
             raise self.refuse()
-        maker = self.makers[self.node.input[place].partition(":")[0]]
-        array: np.ndarray[Any, Any] = tf.make_ndarray(maker.attr["value"].tensor)
         return array
 
     def refuse(self) -> UnsupportedByTargetError:
         """Makes the error of an operation that has no form."""
         return _refuse(self.node, [*self.operands, self.result])
-
-    def run(self, *operands: tf.Tensor) -> tf.Tensor:
-        """Computes the node's operation of other operands."""
-        attributes = {name: self.node.attr[name] for name in self.node.attr if name[0] != "_"}
-        graph = tf.compat.v1.get_default_graph()
-        (result,) = graph.create_op(self.node.op, operands, attrs=attributes).outputs
-        return result
 
     def find_sizes(self, place: int, x: tf.Tensor) -> list[_Size]:
         """Returns the size of each axis of an operand.
@@ -346,7 +344,7 @@ def _concat(op: _Operation) -> Kernel:
 
 
 def _transpose(op: _Operation) -> Kernel:
-    """Moves one axis after another to its place; consecutive axes are moved together."""
+    """Moves the axes to their places from the first to the last; neighbours move together."""
     order = op.read_constant(1).tolist()
 
     def call(x: tf.Tensor, _: tf.Tensor) -> tf.Tensor:
@@ -372,19 +370,6 @@ def _transpose(op: _Operation) -> Kernel:
     return call
 
 
-_REDUCTIONS: Mapping[str, Kernel] = MappingProxyType(
-    {
-        "All": tf.reduce_all,
-        "Any": tf.reduce_any,
-        "Max": tf.reduce_max,
-        "Mean": tf.reduce_mean,
-        "Min": tf.reduce_min,
-        "Prod": tf.reduce_prod,
-        "Sum": tf.reduce_sum,
-    }
-)
-
-
 def _reduce(op: _Operation) -> Kernel:
     rank = len(op.operands[0])
     axes = sorted({int(axis) % rank for axis in op.read_constant(1).flat}, reverse=True)
@@ -393,7 +378,7 @@ def _reduce(op: _Operation) -> Kernel:
     def call(x: tf.Tensor, _: tf.Tensor) -> tf.Tensor:
         sizes = op.find_sizes(0, x)
         for axis in axes:
-            x = _REDUCTIONS[op.node.op](_along(x, sizes, axis), 1)
+            x = run_node(op.node, [_along(x, sizes, axis), tf.constant(1)])
             sizes[axis : axis + 1] = rest
         return _store(x, sizes)
 
@@ -443,10 +428,9 @@ def _read_slices(op: _Operation, vectors: Sequence[tf.Tensor]) -> list[Any]:
     if masks["new_axis"]:
         raise op.refuse()
     rows = [
-        op.read_constant(place).tolist()
-        if op.is_constant(place)
-        else tf.unstack(vector, op.operands[place][0])
+        tf.unstack(vector, op.operands[place][0]) if array is None else array.tolist()
         for place, vector in enumerate(vectors, 1)
+        for array in (op.find_constant(place),)
     ]
     parts: list[Any] = []
     for i, (begin, end, step) in enumerate(zip(*rows, strict=True)):
@@ -486,22 +470,12 @@ def _gather_nd(op: _Operation) -> Kernel:
     return call
 
 
-_SCATTERS: Mapping[str, Kernel] = MappingProxyType(
-    {
-        "TensorScatterAdd": tf.tensor_scatter_nd_add,
-        "TensorScatterMax": tf.tensor_scatter_nd_max,
-        "TensorScatterMin": tf.tensor_scatter_nd_min,
-        "TensorScatterUpdate": tf.tensor_scatter_nd_update,
-    }
-)
-
-
 def _scatter(op: _Operation) -> Kernel:
     def call(x: tf.Tensor, indices: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
         sizes, index_sizes = op.find_sizes(0, x), op.find_sizes(1, indices)
         places, rest = _flatten_places(op, indices, sizes, index_sizes)
         rows, new_rows = (_reshape_to(each, [-1, math.prod(rest)]) for each in (x, new))
-        return _store(_SCATTERS[op.node.op](rows, places[:, None], new_rows), sizes)
+        return _store(run_node(op.node, [rows, places[:, None], new_rows]), sizes)
 
     return call
 
@@ -612,7 +586,8 @@ def _elementwise(op: _Operation) -> Kernel | None:
         return None
 
     def call(*tensors: tf.Tensor) -> tf.Tensor:
-        return op.run(*(_expand(op, place, tensor) for place, tensor in enumerate(tensors)))
+        operands = [_expand(op, place, tensor) for place, tensor in enumerate(tensors)]
+        return run_node(op.node, operands)
 
     return call
 
@@ -655,8 +630,8 @@ _ELEMENTWISE = frozenset(
 _KERNELS: Mapping[str, Callable[[_Operation], Kernel | None]] = MappingProxyType(
     {
         **dict.fromkeys(_ELEMENTWISE, _elementwise),
-        **dict.fromkeys(_REDUCTIONS, _reduce),
-        **dict.fromkeys(_SCATTERS, _scatter),
+        **dict.fromkeys(("All", "Any", "Max", "Mean", "Min", "Prod", "Sum"), _reduce),
+        **{f"TensorScatter{kind}": _scatter for kind in ("Add", "Max", "Min", "Update")},
         "BroadcastTo": _broadcast,
         "ConcatV2": _concat,
         "ExpandDims": _expand_dims,

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import tensorflow as tf
 
+from jax2tf_bridge._utils import as_integer
 from jax2tf_bridge.coreml._graph import make_graph
 from jax2tf_bridge.emitters import find_source_line
 from jax2tf_bridge.errors import (
@@ -26,6 +27,7 @@ from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.saving import format_served_signature
 from jax2tf_bridge.signatures import ServedArray, Signature
 from jax2tf_bridge.storage import AnyPath, as_path, check_free, whole_directory
+from jax2tf_bridge.to_tensorflow import list_bodies
 from shape_poly import evaluate_shape, variables_of
 
 Precision: TypeAlias = Literal["float16", "float32"]
@@ -119,7 +121,8 @@ def save_coreml(
         raise SavingError(
             f"A Core ML package needs a name that ends with .mlpackage. Got: {place}."
         )
-    check_free(place, overwrite=overwrite)
+    check_free(place, overwrite=overwrite, has=_MANIFEST)
+    known_sizes = read_sizes(sizes or {})
     _import_coremltools()
     frozen = freeze_signatures(function, params, platforms, _RUNTIME)
     if len(frozen) > 1:
@@ -135,7 +138,7 @@ def save_coreml(
             f"{', '.join(sorted(clashes))}. Rename the outputs in the function's result, or pass "
             "input_names in the Signature."
         )
-    program = _convert(signature, sizes or {}, precision)
+    program = _convert(signature, known_sizes, precision)
     with whole_directory(place, overwrite=overwrite, has=_MANIFEST) as written:
         # coremltools only writes to names that end so.
         within = Path(written, place.name)
@@ -145,10 +148,37 @@ def save_coreml(
         within.rmdir()
         size = sum(file.stat().st_size for file in Path(written).rglob("*") if file.is_file())
     inputs, outputs = (
-        {name: _fix(served, sizes or {}) for name, served in side.items()}
+        {name: _fix(served, known_sizes) for name, served in side.items()}
         for side in (signature.inputs, signature.outputs)
     )
     return CoreMLModel(place, inputs, outputs, size, precision)
+
+
+def read_sizes(sizes: Any) -> Sizes:
+    """Returns sizes as Python integers; ranges of one size are fixed.
+
+    Raises:
+      SavingError: there is something else.
+    """
+    if not isinstance(sizes, Mapping):
+        raise _make_size_error("", "a dict of sizes by name", sizes)
+    known: dict[str, int | tuple[int, int]] = {}
+    for name, size in sizes.items():
+        bounds = size if isinstance(size, (tuple, list)) else (size, size)
+        least, greatest = map(as_integer, bounds) if len(bounds) == 2 else (None, None)
+        if least is None or greatest is None or not 1 <= least <= greatest:
+            raise _make_size_error(f"[{name!r}]", "a size of at least 1, or a range", size)
+        known[name] = least if least == greatest else (least, greatest)
+    return known
+
+
+def _make_size_error(place: str, expected: str, value: Any) -> SavingError:
+    return SavingError(
+        Message(
+            *(Argument("sizes"), f"{place} must be {expected}, as "),
+            *(Argument("sizes", {"b": "1..8"}, "{'b': (1, 8)}"), f". Got: {value!r}."),
+        )
+    )
 
 
 def _fix(served: ServedArray, sizes: Sizes) -> ServedArray:
@@ -156,13 +186,9 @@ def _fix(served: ServedArray, sizes: Sizes) -> ServedArray:
     if served.shape is None:
         return served
     fixed = {key: size for key, size in sizes.items() if isinstance(size, int)}
-    return ServedArray(
-        served.dtype,
-        tuple(
-            size if size is None else known if (known := evaluate_shape([size], fixed)[0]) else size
-            for size in served.shape
-        ),
-    )
+    known = [None if size is None else evaluate_shape([size], fixed)[0] for size in served.shape]
+    pairs = zip(known, served.shape, strict=True)
+    return ServedArray(served.dtype, tuple(old if new is None else new for new, old in pairs))
 
 
 def _import_coremltools() -> Any:
@@ -224,7 +250,7 @@ def _explain(error: Exception, graph: Any) -> UnsupportedByTargetError:
     """Makes an error of one of coremltools, with the line of the function if it names a node."""
     text = str(error).strip().partition("\n")[0].rstrip(".")
     kind = re.search(r"TF op '(\w+)'", text)
-    nodes = [*graph.node, *(n for f in graph.library.function for n in f.node_def)]
+    nodes = (node for body in list_bodies(graph) for node in body)
     names = [node.name for node in nodes if kind and node.op == kind[1]]
     named = [name for name in re.findall(r"[\"']([\w/.]+)[\"']", text) if "/" in name]
     line = next(filter(None, map(find_source_line, [*names, *named])), None)

@@ -1,8 +1,7 @@
-"""Replaces operations that runtimes with int32 alone lack by functions of those that they have.
+"""Replaces operations that TensorFlow.js and Core ML lack by functions of others.
 
-TensorFlow.js and Core ML have one kind of integers, int32, which wrap around. Neither has bitwise
-operations: graph models of TensorFlow.js 4.22 read the inputs of BitwiseAnd by names that they do
-not have.
+Both have one kind of integers, int32, which wrap around. Neither has bitwise operations: graph
+models of TensorFlow.js 4.22 read the inputs of BitwiseAnd by names that they do not have.
 
 The graph keeps its dtypes. The runtimes take uint32 and the low words of uint64 for int32 with the
 same bits, and narrow integers for int32 with the same numbers, which the kernels wrap around.
@@ -22,9 +21,13 @@ from jax2tf_bridge.to_tensorflow import (
     FormFunctions,
     Kernel,
     find_attribute,
+    find_constant,
+    find_maker,
     find_node_dtype,
     find_op_definition,
+    list_bodies,
     make_form,
+    run_node,
 )
 
 _MIN_INT32 = -(2**31)
@@ -42,7 +45,7 @@ def _split(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 _DIGITS = 64
 _DIGIT_WEIGHTS = _DIGITS ** np.arange(3)
-"""Values of the digits of a half, with which look-ups compute bits."""
+"""Place values of the digits of a half, of 6 bits each."""
 
 
 def _look_up(function: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Kernel:
@@ -120,21 +123,16 @@ def absolute(x: tf.Tensor) -> tf.Tensor:
     return tf.where(tf.less(x, 0), negate(x), x)
 
 
-def _to_order(x: tf.Tensor) -> tf.Tensor:
-    """Makes signed integers in the order of the unsigned ones."""
-    return tf.add(tf.cast(x, tf.int32), _MIN_INT32)
+def _in_order(function: Kernel) -> Kernel:
+    """Makes a kernel of unsigned integers, by signed ones in the same order."""
 
+    def call(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        result = function(*(tf.add(tf.cast(z, tf.int32), _MIN_INT32) for z in (x, y)))
+        if result.dtype == tf.bool:
+            return result
+        return tf.cast(tf.add(result, _MIN_INT32), x.dtype)
 
-def _compare(function: Kernel) -> Kernel:
-    return lambda x, y: function(_to_order(x), _to_order(y))
-
-
-def _maximum(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    return tf.where(tf.less(_to_order(x), _to_order(y)), y, x)
-
-
-def _minimum(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    return tf.where(tf.less(_to_order(x), _to_order(y)), x, y)
+    return call
 
 
 def unsigned_to_float(x: tf.Tensor) -> tf.Tensor:
@@ -183,7 +181,7 @@ def scatter_add(x: tf.Tensor, indices: tf.Tensor, updates: tf.Tensor) -> tf.Tens
     return tf.add(x, tf.scatter_nd(indices, updates, tf.shape(x, indices.dtype)))
 
 
-def multiply_bytes(x: tf.Tensor, y: tf.Tensor, *, product: Kernel) -> tf.Tensor:
+def multiply_bytes(x: tf.Tensor, y: tf.Tensor, product: Kernel) -> tf.Tensor:
     """Multiplies matrices of 8-bit numbers in int32 by float32 products, which are exact here.
 
     WebAssembly has no other products of matrices. They are exact for up to 74,000 summands.
@@ -238,17 +236,12 @@ BITS: Mapping[str, Kernel] = MappingProxyType(
 """Kernels of all integers; narrow ones wrap their results."""
 UNSIGNED: Mapping[str, Kernel] = MappingProxyType(
     {
-        **{
-            name: _compare(function)
-            for name, function in {
-                "Greater": tf.greater,
-                "GreaterEqual": tf.greater_equal,
-                "Less": tf.less,
-                "LessEqual": tf.less_equal,
-            }.items()
-        },
-        "Maximum": _maximum,
-        "Minimum": _minimum,
+        "Greater": _in_order(tf.greater),
+        "GreaterEqual": _in_order(tf.greater_equal),
+        "Less": _in_order(tf.less),
+        "LessEqual": _in_order(tf.less_equal),
+        "Maximum": _in_order(tf.maximum),
+        "Minimum": _in_order(tf.minimum),
         "Mul": _multiply,
     }
 )
@@ -269,10 +262,13 @@ _OF_NARROW: Mapping[str, Kernel] = MappingProxyType(
         "Neg": negate,
         "Square": tf.square,
         "Sub": tf.subtract,
+        "TensorScatterAdd": scatter_add,
         **BITS,
     }
 )
 """Kernels of int32 whose results may exceed narrow integers; they are wrapped around."""
+_SUMS = frozenset({"Cumsum", "Prod", "Sum"})
+"""Operations with attributes whose results may exceed narrow integers."""
 _EXACT: Mapping[str, Kernel] = MappingProxyType({"Abs": absolute, "Neg": negate})
 """Kernels of int32 in place of TensorFlow.js' own, which compute in float32."""
 
@@ -284,7 +280,7 @@ def replace_lacking(graph: Any) -> None:
       graph: a GraphDef, which is changed in place.
     """
     functions = FormFunctions(graph, "form")
-    for nodes in (graph.node, *(function.node_def for function in graph.library.function)):
+    for nodes in list_bodies(graph):
         makers = {node.name: node for node in nodes}
         for node in nodes:
             kernel = _find_kernel(node, makers)
@@ -299,15 +295,18 @@ def _find_kernel(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
     if node.op == "GatherV2":
         return _gather(node, makers)
     if node.op in _PRODUCTS and all(_has_bytes(tensor, makers) for tensor in node.input):
-        return _multiply_bytes(node)
+        return lambda x, y: multiply_bytes(
+            x, y, lambda left, right: run_node(node, [left, right], T=tf.float32)
+        )
+    dtype = find_node_dtype(node, "T")
+    if dtype in _NARROW and node.op in _OF_NARROW:
+        return wrap_result(_OF_NARROW[node.op], dtype)
+    if dtype in _NARROW and node.op in _SUMS:
+        return wrap_result(lambda *operands: run_node(node, operands, T=tf.int32), dtype)
     if node.op in _ALWAYS:
         return _ALWAYS[node.op]
-    dtype = find_node_dtype(node, "T")
-    if dtype is None or not dtype.is_integer:
+    if dtype is None or not dtype.is_integer or dtype in _NARROW:
         return None
-    if dtype in _NARROW:
-        kernel = _OF_NARROW.get(node.op)
-        return kernel and wrap_result(kernel, dtype)
     if dtype in (tf.int32, tf.uint32) and node.op in _EXACT:
         return _EXACT[node.op]
     if dtype == tf.uint32 and node.op in UNSIGNED:
@@ -330,10 +329,7 @@ def _cast(node: Any) -> Kernel | None:
 
 def _gather(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
     batch_dims = find_attribute(node, "batch_dims").i
-    maker = makers.get(node.input[2].partition(":")[0])
-    if batch_dims <= 0 or maker is None or maker.op != "Const":
-        return None
-    if int(tf.make_ndarray(maker.attr["value"].tensor)) != batch_dims:
+    if batch_dims <= 0 or find_constant(node.input[2], makers) != batch_dims:
         return None
     return functools.partial(gather_batch, batch_dims=batch_dims)
 
@@ -344,29 +340,14 @@ _MOVES = frozenset({"ExpandDims", "Identity", "Reshape", "Squeeze", "Transpose"}
 
 def _has_bytes(tensor: str, makers: Mapping[str, Any]) -> bool:
     """Returns whether an int32 tensor has numbers of 8 bits."""
-    maker = makers.get(tensor.partition(":")[0])
-    while maker is not None and maker.op in _MOVES:
-        maker = makers.get(maker.input[0].partition(":")[0])
-    bytes_ = (tf.int8, tf.uint8)
+    while (move := find_maker(tensor, makers, *_MOVES)) is not None:
+        tensor = move.input[0]
+    cast = find_maker(tensor, makers, "Cast")
     return (
-        maker is not None
-        and maker.op == "Cast"
-        and find_node_dtype(maker, "SrcT") in bytes_
-        and find_node_dtype(maker, "DstT") == tf.int32
+        cast is not None
+        and find_node_dtype(cast, "SrcT") in (tf.int8, tf.uint8)
+        and find_node_dtype(cast, "DstT") == tf.int32
     )
-
-
-def _multiply_bytes(node: Any) -> Kernel:
-    in_batches = node.op != "MatMul"
-    flags = ("adj_x", "adj_y") if in_batches else ("transpose_a", "transpose_b")
-    left, right = (find_attribute(node, name).b for name in flags)
-
-    def product(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-        if in_batches:
-            return tf.raw_ops.BatchMatMulV2(x=x, y=y, adj_x=left, adj_y=right)
-        return tf.raw_ops.MatMul(a=x, b=y, transpose_a=left, transpose_b=right)
-
-    return functools.partial(multiply_bytes, product=product)
 
 
 _ALWAYS: Mapping[str, Kernel] = MappingProxyType(

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from jax2tf_bridge._utils import array_type_text, format_bytes, join_names
 from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.inspecting._functions import SCHEMA, format_table
@@ -213,6 +215,21 @@ class LiteRTTensor:
     dtype: str
     scale: float | None
     zero_point: int
+
+    def quantize(self, array: np.ndarray) -> np.ndarray:
+        """Returns the elements that stand for floats; arrays without floats are only cast."""
+        if self.scale is not None and array.dtype.kind == "f":
+            limits = np.iinfo(self.dtype)
+            elements = np.rint(array / np.float32(self.scale)) + self.zero_point
+            array = np.clip(elements, limits.min, limits.max)
+        return array.astype(self.dtype)
+
+    def dequantize(self, array: np.ndarray) -> np.ndarray:
+        """Returns the floats that elements stand for; other arrays are returned unchanged."""
+        if self.scale is None or array.dtype.kind == "f":
+            return array
+        numbers: np.ndarray = (array.astype(np.int32) - self.zero_point) * np.float32(self.scale)
+        return numbers
 
 
 @dataclass(frozen=True)

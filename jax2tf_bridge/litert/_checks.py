@@ -32,6 +32,7 @@ _READER = "get_weights"
 _ROUNDING = 2.0**-20
 """Relative size of the disturbances that stand for rounding; float32 has 24 bits."""
 _DISTURBANCES = 2
+"""Number of disturbed runs."""
 _FLOATS = frozenset({"bfloat16", "complex64", "complex128", "float16", "float32", "float64"})
 _CONVERSIONS = ("QUANTIZE ", "DEQUANTIZE ")
 """Starts of the texts of operations that convert between floats and integers."""
@@ -168,8 +169,14 @@ def _load(model: bytes) -> tf.lite.Interpreter:
         return tf.lite.Interpreter(model_content=model)
 
 
-def _format_failure(error: Exception) -> str:
-    return f"LiteRT fails: {str(error).strip().splitlines()[-1][:300]}"
+def _call(
+    interpreter: tf.lite.Interpreter, name: str, inputs: Arrays
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Runs a signature; returns its outputs, or what is wrong if LiteRT fails."""
+    try:
+        return interpreter.get_signature_runner(name)(**inputs), []
+    except (RuntimeError, ValueError) as e:
+        return {}, [f"LiteRT fails: {str(e).strip().splitlines()[-1][:300]}"]
 
 
 def _run(
@@ -183,15 +190,14 @@ def _run(
     }
     if empty:  # LiteRT would write beyond its memory, and the process might die
         return [_describe_empty(empty)]
-    try:
-        actual = interpreter.get_signature_runner(name)(**expected.inputs)
-    except (RuntimeError, ValueError) as e:
+    actual, problems = _call(interpreter, name, expected.inputs)
+    if problems:
         empty = {
             tensor["name"]: _type_text(tensor["dtype"], tensor["shape"])
             for tensor in interpreter.get_tensor_details()
             if 0 in tensor["shape"]
         }
-        return [_format_failure(e), *([_describe_empty(empty)] if empty else [])]
+        return [*problems, *([_describe_empty(empty)] if empty else [])]
     return [
         *describe_differences(
             expected.outputs,
@@ -281,7 +287,7 @@ class QuantizedPort:
     """Input or output of a signature.
 
     Attributes:
-      tensor: the integers behind it; a tensor without a scale where there are none.
+      tensor: its tensor of integers; a tensor without a scale if it is not quantised.
       dtype: the dtype of the input or output.
     """
 
@@ -302,7 +308,8 @@ def read_ports(model: bytes, name: str) -> dict[str, QuantizedPort]:
     for operator in graph.operators:
         if operator.name == "DEQUANTIZE":
             conversions[operator.outputs[0]] = operator.inputs[0]
-        if operator.name == "QUANTIZE":
+        # Others convert integers to those of another scale.
+        if operator.name == "QUANTIZE" and graph.tensors[operator.inputs[0]].dtype in _FLOATS:
             conversions.setdefault(operator.inputs[0], operator.outputs[0])
     ports = {**signature.inputs, **signature.outputs}
     return {
@@ -348,21 +355,23 @@ def check_ranges(model: bytes, answers: Mapping[str, Answers]) -> None:
     interpreter = _load(model)
     for name, expected in answers.items():
         ports = read_ports(model, name)
-        inputs = {key: _quantize(value, ports[key]) for key, value in expected.inputs.items()}
-        try:
-            actual = interpreter.get_signature_runner(name)(**inputs)
-        except (RuntimeError, ValueError) as e:
-            problems = [_format_failure(e)]
-        else:
-            numbers = {key: _dequantize(actual[key], ports[key]) for key in expected.outputs}
+        inputs = {
+            key: value
+            if ports[key].dtype == value.dtype.name
+            else ports[key].tensor.quantize(value)
+            for key, value in expected.inputs.items()
+        }
+        actual, problems = _call(interpreter, name, inputs)
+        if not problems:
+            numbers = {key: ports[key].tensor.dequantize(actual[key]) for key in expected.outputs}
             problems = [*describe_differences(expected.outputs, numbers, only_finite=True)]
             problems = problems or [*_list_far_outputs(expected.outputs, numbers, ports)]
         if problems:
             raise SavingError(
                 Message(
-                    f"In integers the signature {name} does not compute what it does in float32, "
-                    f"for the first of its representative inputs:{format_bullets(problems)}\nNo "
-                    "file was written. Give more ",
+                    f"The signature {name} computes other results in integers than in float32, for "
+                    f"the first of its representative inputs:{format_bullets(problems)}\nNo file "
+                    "was written. Give more ",
                     Argument("representative_data"),
                     " or ",
                     Argument("quantize", "int16x8"),
@@ -371,26 +380,6 @@ def check_ranges(model: bytes, answers: Mapping[str, Answers]) -> None:
                     ".",
                 )
             )
-
-
-def _quantize(array: np.ndarray, port: QuantizedPort) -> np.ndarray:
-    """Returns the integers for an input of a model, if it takes integers."""
-    tensor = port.tensor
-    if port.dtype == str(array.dtype) or tensor.scale is None:
-        return array
-    limits = np.iinfo(port.dtype)
-    integers = np.rint(array / np.float32(tensor.scale)) + tensor.zero_point
-    clipped: np.ndarray = np.clip(integers, limits.min, limits.max).astype(port.dtype)
-    return clipped
-
-
-def _dequantize(array: np.ndarray, port: QuantizedPort) -> np.ndarray:
-    """Returns the numbers that an output of a model stands for, if it is of integers."""
-    tensor = port.tensor
-    if tensor.scale is None or array.dtype.kind == "f":
-        return array
-    numbers: np.ndarray = (array.astype(np.int32) - tensor.zero_point) * np.float32(tensor.scale)
-    return numbers
 
 
 def _list_far_outputs(

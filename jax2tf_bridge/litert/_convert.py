@@ -146,7 +146,7 @@ def convert_model(model: ConvertedModel, quantization: Quantization) -> bytes:
 
 
 def _drop_inputs(data: bytes, names: Collection[str]) -> bytes:
-    """Removes the inputs of some signatures of a LiteRT model, which does not use them."""
+    """Removes all inputs of the named signatures, which do not use them."""
     if not names:
         return data
     model = FlatBufferReader(data, what="A LiteRT model").root()
@@ -241,12 +241,9 @@ def _explain(error: Exception, callers: Mapping[str, str]) -> BridgeError | None
 
 def _find_lacking(diagnostics: Any, callers: Mapping[str, str]) -> Iterator[_LackingOperation]:
     for each in diagnostics:
-        match = _NO_BUILT_IN.search(each.error_message)
-        if match is None:
-            continue
-        yield _LackingOperation(
-            match[1], _find_dtype(each.error_message), *_find_place(each, callers)
-        )
+        if match := _NO_BUILT_IN.search(each.error_message):
+            dtype = _find_dtype(each.error_message)
+            yield _LackingOperation(match[1], dtype, *_find_place(each, callers))
 
 
 def _find_place(diagnostic: Any, callers: Mapping[str, str]) -> tuple[str | None, str]:
@@ -260,8 +257,7 @@ def _find_place(diagnostic: Any, callers: Mapping[str, str]) -> tuple[str | None
 def _describe_failures(diagnostics: Any, callers: Mapping[str, str]) -> Iterator[str]:
     """Yields operation, line, signature and the converter's text of other failures."""
     for each in diagnostics:
-        match = _OTHER.search(each.error_message)
-        if match is not None:
+        if match := _OTHER.search(each.error_message):
             place = _LackingOperation(match[1], "", *_find_place(each, callers))
             yield f"{place}: {match[2][:200]}"
 

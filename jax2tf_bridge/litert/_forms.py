@@ -36,12 +36,16 @@ from jax2tf_bridge.to_tensorflow import (
     FormFunctions,
     Kernel,
     find_attribute,
+    find_constant,
+    find_maker,
     find_node_dtype,
     find_op_definition,
     get_dynamic_update_slice,
     list_arguments,
+    list_bodies,
     make_form,
     remove_operations,
+    run_node,
 )
 
 _REPLACEMENTS: Mapping[tf.DType, tf.DType] = MappingProxyType(
@@ -72,14 +76,17 @@ _LACKING: Mapping[tf.DType, frozenset[str]] = MappingProxyType(
         tf.int8: _OF_BYTES - {"Slice", "Transpose"},
     }
 )
-"""The operations that lack a dtype of integers."""
+"""Operations that LiteRT lacks for some integers, by dtype."""
 _WITH_16_BITS = frozenset(
     {"Bitcast", "Cast", "EnsureShape", "Enter", "Exit", "ExpandDims", "Identity", "NextIteration"}
     | {"PreventGradient", "Rank", "Reshape", "Shape", "Size", "Squeeze", "StopGradient"}
 )
-"""The only operations that do not lack floats of 16 bits."""
+"""The only operations that LiteRT has for floats of 16 bits."""
 _AS_BITS = frozenset({"BroadcastTo", "GatherV2"})
-"""Operations that the converter moves before casts, where they lack these dtypes of 16 bits."""
+"""Operations that move numbers of 16 bits as int16.
+
+In a wider dtype, the converter would move them before the cast, to a dtype that they lack.
+"""
 _ORDERED = frozenset({"Div", "FloorDiv", "RealDiv", "Reciprocal", "Sub", "Xdivy"})
 """Elementwise operations whose operands the converter exchanges behind a transpose."""
 _ON_ELEMENTS = frozenset(
@@ -93,7 +100,7 @@ _ON_ELEMENTS = frozenset(
     | {"BitwiseAnd", "BitwiseOr", "BitwiseXor", "LogicalAnd", "LogicalOr", "TruncateDiv"}
     | {"TruncateMod"}
 )
-"""Elementwise operations, behind which the converter may have moved a transpose before.
+"""Elementwise operations. The converter may already have moved a transpose behind them.
 
 Bitcast is none of them. LiteRT 2.21 may overwrite its result if a reshape of it is used as well:
 both share memory, and an operation on the reshape works in place.
@@ -112,7 +119,7 @@ def replace_lacking(graph: Any) -> None:
     """
     remove_operations(graph, _LOCKS)
     functions = FormFunctions(graph, "litert")
-    bodies = [graph.node, *(function.node_def for function in graph.library.function)]
+    bodies = list_bodies(graph)
     loops = {node.attr["body"].func.name for nodes in bodies for node in nodes if node.op in _LOOPS}
     for nodes in bodies:
         _replace_nodes(nodes, functions)
@@ -124,18 +131,14 @@ def replace_lacking(graph: Any) -> None:
 
 def _replace_nodes(nodes: Any, functions: FormFunctions) -> None:
     makers = {node.name: node for node in nodes}
-    transposed = {
-        node.name
-        for node in nodes
-        if node.op in _ON_ELEMENTS and _is_behind_transpose(node, makers)
-    }
+    transposed = _find_transposed(nodes)
     for node in nodes:
         definition = find_op_definition(node.op)
         if definition is None or len(definition.output_arg) != 1:
             continue
         is_transposed = node.name in transposed
         kernel = None if definition.output_arg[0].number_attr else _find_kernel(node, makers)
-        # Constants that a kernel depends on are not among the attributes of the node.
+        # The attributes of the node, which are in the key, do not have a kernel's constants.
         constants = repr(getattr(kernel, "keywords", None))
         if is_transposed:
             kernel = _keep_order(node, kernel)
@@ -143,20 +146,20 @@ def _replace_nodes(nodes: Any, functions: FormFunctions) -> None:
             functions.replace(node, make_form(node, kernel), is_transposed, constants)
 
 
-def _is_behind_transpose(node: Any, makers: Mapping[str, Any]) -> bool:
-    """Returns whether a node follows a transpose, directly or after elementwise operations."""
-    waiting, seen = [node], set()
+def _find_transposed(nodes: Any) -> set[str]:
+    """Returns the elementwise nodes that follow a transpose, directly or after each other."""
+    readers: dict[str, set[str]] = {}
+    for node in nodes:
+        if node.op in _ON_ELEMENTS:
+            for tensor in node.input:
+                readers.setdefault(tensor.partition(":")[0], set()).add(node.name)
+    waiting = [node.name for node in nodes if node.op == "Transpose"]
+    transposed: set[str] = set()
     while waiting:
-        for name in waiting.pop().input:
-            maker = makers.get(name.partition(":")[0])
-            if maker is None or maker.name in seen:
-                continue
-            seen.add(maker.name)
-            if maker.op == "Transpose":
-                return True
-            if maker.op in _ON_ELEMENTS:
-                waiting.append(maker)
-    return False
+        new = readers.get(waiting.pop(), set()) - transposed
+        transposed |= new
+        waiting += new
+    return transposed
 
 
 def _keep_order(node: Any, kernel: Kernel | None) -> Kernel | None:
@@ -195,14 +198,6 @@ def _find_kernel(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
     return _compute_node_in(replacement, node, data) if is_lacking else None
 
 
-def _make_copy_form(dtype: tf.DType) -> Form | None:
-    """Returns the form of an identity that LiteRT's converter does not remove."""
-    replacement = _REPLACEMENTS.get(dtype, dtype)
-    if replacement not in (tf.bool, tf.float32, tf.int32, tf.int64):
-        return None
-    return Form(compute_in(replacement, copy), (dtype,), "output")
-
-
 def _copy_moved_variables(function: Any, functions: FormFunctions) -> None:
     """Inserts copies of loop variables that a loop's body returns as other variables.
 
@@ -215,9 +210,13 @@ def _copy_moved_variables(function: Any, functions: FormFunctions) -> None:
         source = function.ret[result.name]
         while ":" in source and (maker := makers[source.partition(":")[0]]).op in _IDENTITIES:
             source = maker.input[int(source.rpartition(":")[2])]
-        form = _make_copy_form(tf.as_dtype(result.type))
-        if form is None or arguments.get(source, place) == place:
+        dtype = tf.as_dtype(result.type)
+        within = _REPLACEMENTS.get(dtype, dtype)
+        is_copied = within in (tf.bool, tf.float32, tf.int32, tf.int64)
+        if not is_copied or arguments.get(source, place) == place:
             continue
+        # LiteRT's converter would remove an identity.
+        form = Form(compute_in(within, copy), (dtype,), "output")
         copied = function.node_def.add(name=f"litert_copy_{place}", input=[source])
         copied.op = functions.name_of(("copy", result.type), form)
         function.ret[result.name] = f"{copied.name}:{form.output}:0"
@@ -233,13 +232,7 @@ def _compute_node_in(dtype: tf.DType, node: Any, data: str) -> Kernel:
             convert(tensor, dtype) if argument.type_attr == data else tensor
             for argument, tensor in zip(list_arguments(node, definition), tensors, strict=True)
         ]
-        if own is None:
-            attributes = {name: node.attr[name] for name in node.attr if name[0] != "_"}
-            attributes[data] = tf.compat.v1.AttrValue(type=dtype.as_datatype_enum)
-            graph = tf.compat.v1.get_default_graph()
-            result = graph.create_op(node.op, operands, attrs=attributes, name=node.op).outputs[0]
-        else:
-            result = own(*operands)
+        result = run_node(node, operands, **{data: dtype}) if own is None else own(*operands)
         is_data = definition.output_arg[0].type_attr == data
         return convert(result, find_node_dtype(node, data)) if is_data else result
 
@@ -258,12 +251,12 @@ def _filter_gradient(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
     padding = find_attribute(node, "padding").s.decode()
     strides = list(find_attribute(node, "strides").list.i)
     dilations = set(find_attribute(node, "dilations").list.i)
-    maker = makers.get(node.input[1].partition(":")[0])
-    if maker is None or maker.op != "Const" or padding == "EXPLICIT" or dilations - {1}:
+    shape = find_constant(node.input[1], makers)
+    if shape is None or padding == "EXPLICIT" or dilations - {1}:
         return None
     if find_node_dtype(node, "T") != tf.float32 or find_attribute(node, "data_format").s == b"NCHW":
         return None
-    sizes = tf.make_ndarray(maker.attr["value"].tensor)[:2].tolist()
+    sizes = shape[:2].tolist()
     return functools.partial(correlate, sizes=sizes, strides=strides[1:3], padding=padding)
 
 
@@ -277,16 +270,9 @@ def _erfc(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
 
 def _is_scaled(name: str, makers: Mapping[str, Any], factor: float) -> bool:
     """Returns whether a tensor is a product with `factor` or its negative."""
-    maker = makers.get(name.partition(":")[0])
-    if maker is None or maker.op != "Mul":
-        return False
-    factors = [makers.get(operand.partition(":")[0]) for operand in maker.input]
-    return any(
-        each is not None
-        and each.op == "Const"
-        and np.allclose(np.abs(tf.make_ndarray(each.attr["value"].tensor)), factor, rtol=1e-4)
-        for each in factors
-    )
+    product = find_maker(name, makers, "Mul")
+    operands = () if product is None else (find_constant(each, makers) for each in product.input)
+    return any(x is not None and np.allclose(np.abs(x), factor, rtol=1e-4) for x in operands)
 
 
 def _product(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
@@ -300,9 +286,8 @@ def _product(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
 
 def _squeeze(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
     """Replaces a squeeze of a transpose, which the converter itself rejects."""
-    maker = makers.get(node.input[0].partition(":")[0])
     axes = list(find_attribute(node, "squeeze_dims").list.i)
-    if not axes or maker is None or maker.op != "Transpose":
+    if not axes or find_maker(node.input[0], makers, "Transpose") is None:
         return None
     return functools.partial(squeeze_by_reshape, axes=axes)
 

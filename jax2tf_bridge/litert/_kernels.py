@@ -42,13 +42,17 @@ def compute_in(dtype: tf.DType, kernel: Kernel) -> Kernel:
 _xor = tf.bitwise.bitwise_xor
 
 
-def _to_order(x: tf.Tensor) -> tf.Tensor:
-    """Makes signed integers in the order of the unsigned ones, by flipping the highest bit."""
-    return _xor(tf.bitcast(x, tf.int32), _MIN_INT32)
+def _in_order(kernel: Kernel) -> Kernel:
+    """Computes uint32 as int32 in the same order, by flipping the highest bit."""
 
+    def flip(x: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+        return convert(_xor(convert(x, tf.int32), _MIN_INT32), dtype)
 
-def _compare_unsigned(compare: Kernel) -> Kernel:
-    return lambda x, y: compare(_to_order(x), _to_order(y))
+    def call(*tensors: tf.Tensor) -> tf.Tensor:
+        result = kernel(*(flip(x, tf.int32) if x.dtype == tf.uint32 else x for x in tensors))
+        return result if result.dtype == tf.bool else flip(result, tf.uint32)
+
+    return call
 
 
 def _and(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
@@ -105,11 +109,9 @@ def _unsigned_quotient(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
 def _by_words(kernel: Kernel) -> Kernel:
     """Computes 64-bit integers as two 32-bit words."""
-
-    def call(*tensors: tf.Tensor) -> tf.Tensor:
-        return tf.bitcast(kernel(*(tf.bitcast(tensor, tf.int32) for tensor in tensors)), tf.int64)
-
-    return call
+    return lambda *tensors: tf.bitcast(
+        kernel(*(tf.bitcast(x, tf.int32) for x in tensors)), tf.int64
+    )
 
 
 def _logical_shift(x: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
@@ -437,25 +439,15 @@ def _combine_rows(combine: Kernel, reduce_segments: Kernel) -> Kernel:
     return kernel
 
 
-_SCATTER_MAX = _scatter(_combine_rows(tf.maximum, tf.math.unsorted_segment_max))
-_SCATTER_MIN = _scatter(_combine_rows(tf.minimum, tf.math.unsorted_segment_min))
 SCATTERS: Mapping[str, Kernel] = MappingProxyType(
     {
         "TensorScatterAdd": _scatter(_combine_rows(tf.add, tf.math.unsorted_segment_sum)),
-        "TensorScatterMax": _SCATTER_MAX,
-        "TensorScatterMin": _SCATTER_MIN,
+        "TensorScatterMax": _scatter(_combine_rows(tf.maximum, tf.math.unsorted_segment_max)),
+        "TensorScatterMin": _scatter(_combine_rows(tf.minimum, tf.math.unsorted_segment_min)),
         "TensorScatterUpdate": _scatter(_set_rows),
     }
 )
 """Kernels of scatters, for float32 and int32."""
-
-
-def _scatter_unsigned(scatter: Kernel) -> Kernel:
-    def kernel(tensor: tf.Tensor, indices: tf.Tensor, updates: tf.Tensor) -> tf.Tensor:
-        result = scatter(_to_order(tensor), indices, _to_order(updates))
-        return tf.bitcast(_xor(result, _MIN_INT32), tf.uint32)
-
-    return kernel
 
 
 _ARITHMETIC: Mapping[str, Kernel] = MappingProxyType(
@@ -474,8 +466,12 @@ _ORDER: Mapping[str, Kernel] = MappingProxyType(
         "GreaterEqual": tf.greater_equal,
         "Less": tf.less,
         "LessEqual": tf.less_equal,
+        "Maximum": tf.maximum,
+        "Minimum": tf.minimum,
+        **{name: SCATTERS[name] for name in ("TensorScatterMax", "TensorScatterMin")},
     }
 )
+"""Operations that depend on the order of integers."""
 _BITS_32: Mapping[str, Kernel] = MappingProxyType(
     {"BitwiseAnd": _and, "BitwiseOr": _or, "Invert": _invert, "LeftShift": _left_shift}
 )
@@ -530,14 +526,10 @@ KERNELS: Mapping[tf.DType, Mapping[str, Kernel]] = MappingProxyType(
         },
         tf.uint32: {
             **{name: compute_in(tf.int32, f) for name, f in {**_ARITHMETIC, **_BITS_32}.items()},
-            **{name: _compare_unsigned(f) for name, f in _ORDER.items()},
+            **{name: _in_order(f) for name, f in _ORDER.items()},
             **_COUNTS,
             "FloorDiv": _unsigned_quotient,
             "FloorMod": _unsigned_remainder,
-            "Maximum": lambda x, y: tf.where(_compare_unsigned(tf.greater)(x, y), x, y),
-            "Minimum": lambda x, y: tf.where(_compare_unsigned(tf.less)(x, y), x, y),
-            "TensorScatterMax": _scatter_unsigned(_SCATTER_MAX),
-            "TensorScatterMin": _scatter_unsigned(_SCATTER_MIN),
             "TruncateDiv": _unsigned_quotient,
         },
         tf.uint64: {

@@ -21,6 +21,7 @@ from jax2tf_bridge.errors import (
 )
 from jax2tf_bridge.saving import WEIGHT_SIGNATURES
 from jax2tf_bridge.signatures import ServedArray
+from jax2tf_bridge.to_tensorflow import find_constant, find_maker, list_bodies
 from shape_poly import is_symbolic_dim
 
 QuantizationKind: TypeAlias = Literal["dynamic_range", "float16", "int8", "int16x8", "as_trained"]
@@ -118,7 +119,7 @@ class Quantization:
           StructureError, ShapeError, DTypeError: the data does not fit the inputs.
         """
         if self.integers is None:
-            # Only integer ranges may replace infinity by the greatest finite number.
+            # Infinity stays infinity; only ranges of integers need finite numbers.
             converter.canonicalizing_inf_as_min_max_float = False
         if self.kind is None:
             return
@@ -143,9 +144,9 @@ class Quantization:
         """Checks a GraphDef, and replaces what TensorFlow's quantizers cannot convert, in place.
 
         Raises:
-          SavingError: it is to compute as trained, and has no rounding.
+          SavingError: the kind is "as_trained", and the graph rounds no numbers.
         """
-        bodies = [graph.node, *(function.node_def for function in graph.library.function)]
+        bodies = list_bodies(graph)
         if self.kind == "as_trained" and not any(
             node.op == _ROUNDING for nodes in bodies for node in nodes
         ):
@@ -290,7 +291,7 @@ def _make_repeatable(data: Any) -> Any:
 def _check_samples(samples: Any, name: str) -> Iterable[Any]:
     if not isinstance(samples, Iterable) or isinstance(samples, Mapping):
         raise StructureError(
-            f"{_DATA}[{name!r}] must be several inputs, as a list of dicts. Got: a "
+            f"{_DATA}[{name!r}] must be several inputs, as a list of dicts. Got: "
             f"{type(samples).__name__}."
         )
     return samples
@@ -350,19 +351,19 @@ def _shorten_search(search: Any, makers: Mapping[str, Any], *, by_flags: bool) -
       by_flags: whether to search for `x == max(x)`. The quantizer for int8 leaves the search in x
         itself in float32; the one for int16x8 fails on flags.
     """
-    either = _find_maker(search.input[0], "LogicalOr", makers)
+    either = find_maker(search.input[0], makers, "LogicalOr")
     if either is None:
         return
-    is_best = _find_maker(either.input[0], "Equal", makers)
-    is_nan = _find_maker(either.input[1], "IsNan", makers)
+    is_best = find_maker(either.input[0], makers, "Equal")
+    is_nan = find_maker(either.input[1], makers, "IsNan")
     if is_best is None or is_nan is None or is_best.input[0] != is_nan.input[0]:
         return
     for reduction, operation in _SEARCHES.items():
-        best = _find_maker(is_best.input[1], reduction, makers)
+        best = find_maker(is_best.input[1], makers, reduction)
         if best is None or best.input[0] != is_nan.input[0]:
             continue
-        axes = [_read_constant(name, makers) for name in (best.input[1], search.input[1])]
-        if None in axes or axes[0] != axes[1]:
+        axes, axis = (find_constant(name, makers) for name in (best.input[1], search.input[1]))
+        if axes is None or axis is None or axes.tolist() not in (axis.tolist(), [axis.tolist()]):
             continue
         if by_flags:
             search.input[0] = either.input[0]
@@ -370,17 +371,3 @@ def _shorten_search(search: Any, makers: Mapping[str, Any], *, by_flags: bool) -
             search.op = operation
             search.input[0] = is_nan.input[0]
             search.attr["T"].CopyFrom(is_nan.attr["T"])
-
-
-def _find_maker(name: str, operation: str, makers: Mapping[str, Any]) -> Any | None:
-    """Returns the operation of this kind that makes a tensor; None for another kind."""
-    maker = makers.get(name.partition(":")[0])
-    return maker if maker is not None and maker.op == operation else None
-
-
-def _read_constant(name: str, makers: Mapping[str, Any]) -> list[int] | None:
-    maker = _find_maker(name, "Const", makers)
-    if maker is None:
-        return None
-    axes: list[int] = tf.make_ndarray(maker.attr["value"].tensor).reshape(-1).tolist()
-    return axes

@@ -263,16 +263,13 @@ def _drop_unused_inputs(
 ) -> tuple[ConvertedModel, dict[str, Answers]]:
     """Leaves out the inputs that only the calibrator needed, of signatures of weights."""
 
-    def drop(name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        return {} if has_unused_input(name, inputs) else dict(inputs)
+    def drop(arrays: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: replace(each, inputs={}) if has_unused_input(name, each.inputs) else each
+            for name, each in arrays.items()
+        }
 
-    signatures = {
-        name: replace(each, inputs=drop(name, each.inputs))
-        for name, each in model.signatures.items()
-    }
-    return replace(model, signatures=signatures), {
-        name: replace(each, inputs=drop(name, each.inputs)) for name, each in answers.items()
-    }
+    return replace(model, signatures=drop(model.signatures)), drop(answers)
 
 
 def _order_signatures(names: Iterable[str], steps: Collection[str]) -> list[str]:
@@ -290,7 +287,7 @@ def _order_signatures(names: Iterable[str], steps: Collection[str]) -> list[str]
 
 
 def _check_changes(variables: Iterable[VariableEntry]) -> None:
-    """Raises for variables that LiteRT cannot have; functions are saved with others instead."""
+    """Raises for variables of dtypes that LiteRT lacks; `save` gives functions other dtypes."""
     for variable in variables:
         if variable.dtype in LITERT_VARIABLES:
             raise SavingError(
@@ -301,7 +298,7 @@ def _check_changes(variables: Iterable[VariableEntry]) -> None:
 
 
 def _check_buckets(folder: Path, error: BridgeError) -> None:
-    """Raises for buckets, whose operations the user cannot see in the converter's error."""
+    """Raises an error that names the buckets; the converter's error names their operations."""
     contents = read_sidecar(folder)
     names = [] if contents is None else [n for n, s in contents[0].signatures.items() if s.buckets]
     if names:

@@ -18,6 +18,7 @@ import tensorflow as tf
 from jax2tf_bridge._version import __version__
 from jax2tf_bridge.frozen_graphs import FrozenGraph, GraphPort
 
+_FORMAT = "graph-model"
 _SHARD_BYTES = 4 << 20
 """Size of a file of weights; browsers keep files of this size in their caches."""
 
@@ -100,7 +101,7 @@ def write_graph_models(
             if file in files
         ]
         described = {
-            "format": "graph-model",
+            "format": _FORMAT,
             "generatedBy": tf.__version__,
             "convertedBy": f"jax2tf-bridge {__version__}",
             "signature": {"inputs": _describe(model.inputs), "outputs": _describe(model.outputs)},
@@ -109,6 +110,13 @@ def write_graph_models(
             "weightsManifest": manifest,
         }
         (folder / file).write_text(json.dumps(described, separators=(",", ":")))
+
+
+def is_graph_model(file: Path) -> bool:
+    """Returns whether a JSON file is the file of a model, as `write_graph_models` writes it."""
+    start = f'{{"format":"{_FORMAT}"'.encode()
+    with file.open("rb") as opened:
+        return opened.read(len(start)) == start
 
 
 def _index_by_content(weights: Iterable[_Weight]) -> dict[bytes, _Weight]:

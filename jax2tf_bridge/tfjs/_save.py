@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -21,8 +22,8 @@ from jax2tf_bridge.frozen_graphs import FrozenGraph, ModelRuntime, freeze_signat
 from jax2tf_bridge.saving import format_served_signature
 from jax2tf_bridge.signatures import ServedArray, Signatures, format_arrays
 from jax2tf_bridge.storage import AnyPath, as_path, check_free, whole_directory
-from jax2tf_bridge.tfjs._graph_model import StoredDType, write_graph_models
-from jax2tf_bridge.to_tensorflow import find_node_dtype
+from jax2tf_bridge.tfjs._graph_model import StoredDType, is_graph_model, write_graph_models
+from jax2tf_bridge.to_tensorflow import find_node_dtype, list_bodies
 
 _RUNTIME = ModelRuntime("TensorFlow.js", "save_tfjs")
 _MODEL = "model.json"
@@ -185,7 +186,9 @@ def save_tfjs(
                 f' must be "float16", "uint16", "uint8" or None. Got: {quantize!r}.',
             )
         )
-    check_free(as_path(path), overwrite=overwrite)
+    place = as_path(path)
+    old = _find_model(place)
+    check_free(place, overwrite=overwrite, has=old or _MODEL)
     frozen = freeze_signatures(signatures, params, platforms, _RUNTIME)
     graphs = {name: each.graph for name, each in frozen.items()}
     described = {
@@ -199,12 +202,20 @@ def save_tfjs(
     }
     _check_operations(graphs)
     files = {described[name].file: graph for name, graph in graphs.items()}
-    first = next(iter(files))
-    with whole_directory(as_path(path), overwrite=overwrite, has=first) as written:
+    with whole_directory(place, overwrite=overwrite, has=old or next(iter(files))) as written:
         written.mkdir(exist_ok=True)
         write_graph_models(written, files, quantize)
         size = sum(file.stat().st_size for file in written.iterdir())
-    return TFJSModel(as_path(path), described, size, quantize)
+    return TFJSModel(place, described, size, quantize)
+
+
+def _find_model(folder: AnyPath) -> str | None:
+    """Returns the name of the JSON file of a model that a folder has; None if there is none.
+
+    The names are those of its signatures, which may be others than the new ones.
+    """
+    files = sorted(folder.glob("*.json")) if isinstance(folder, Path) else ()
+    return next((file.name for file in files if is_graph_model(file)), None)
 
 
 def _check_operations(graphs: Mapping[str, FrozenGraph]) -> None:
@@ -237,8 +248,7 @@ def _check_operations(graphs: Mapping[str, FrozenGraph]) -> None:
 
 def _list_lacking(graph: FrozenGraph) -> Iterator[tuple[str, str | None]]:
     """Yields operations that TensorFlow.js lacks, each with its dtype and the user's line."""
-    functions = graph.graph.library.function
-    for nodes in (graph.graph.node, *(function.node_def for function in functions)):
+    for nodes in list_bodies(graph.graph):
         for node in nodes:
             line = find_source_line(node.name)
             dtype = find_node_dtype(node, "T") or find_node_dtype(node, "dtype")

@@ -330,8 +330,8 @@ def _sinh(graph: OnnxGraph, x: Tensor) -> Tensor:
 
 def _with_sign_of(graph: OnnxGraph, x: Tensor, size: Tensor) -> Tensor:
     """Returns the size with the sign of x; zeros are returned as they are."""
-    # ONNX Runtime's Where has 0 for -0 in its second operand, but not in its third one.
-    # A Not before Where would be fused, and exchange the operands.
+    # ONNX Runtime's Where makes 0 of -0 in its second operand, but not in its third one. x != 0 has
+    # a Not, which ONNX Runtime would fuse into the Where by exchanging the operands.
     is_other = elementwise(graph, "Abs", x) > 0
     return choose(graph, is_other, elementwise(graph, "Sign", x) * size, x)
 

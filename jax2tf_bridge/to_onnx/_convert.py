@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -127,9 +128,10 @@ def convert_function(
         ]
         variables = _solve_sizes(portable, graph, arguments)
         operands = [arguments[i] for i in portable.module.kept_arguments]
+        names = (name for i in itertools.count() if (name := f"captured_{i}") not in taken)
         operands += [
-            graph.constant(read_constant(portable, constant), f"captured_{i}")
-            for i, constant in enumerate(portable.lifted_constants)
+            graph.constant(read_constant(portable, constant), name)
+            for constant, name in zip(portable.lifted_constants, names, strict=False)
         ]
         results = make_operations(portable, program, operands, variables, for_onnx=True)
         finals = [

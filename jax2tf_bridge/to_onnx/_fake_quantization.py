@@ -76,7 +76,7 @@ def _reshape(graph: OnnxGraph, x: Tensor, sizes: list[int]) -> Tensor:
 
 
 def store_bytes(graph: OnnxGraph, make_node: Callable[[OnnxNode], onnx.NodeProto]) -> None:
-    """Computes the bytes of weights, so that the model has them in place of floats.
+    """Stores the weights that are rounded to bytes as bytes, in place of floats.
 
     Args:
       graph: the finished graph, whose nodes are changed in place.

@@ -309,10 +309,7 @@ class _Fusing:
 
     def fuse_scale(self, multiply: OnnxNode) -> Sequence[OnnxNode] | None:
         """Multiplies a LayerNormalization without a scale by one."""
-        for normal, scale in self.iterate_pairs(multiply.outputs[0], "Mul"):
-            node = self.find_maker(normal, "LayerNormalization")
-            if node is None or len(node.inputs) > 2 or not self._is_row(scale, node.inputs[0]):
-                continue
+        for node, scale in self._iterate_rows(multiply):
             ones = self.find_tensor(node.inputs[1]).value
             if ones is not None and np.all(ones == 1):
                 inputs = node.inputs[0], scale
@@ -320,12 +317,16 @@ class _Fusing:
         return None
 
     def fuse_bias(self, add: OnnxNode) -> Sequence[OnnxNode] | None:
-        for normal, bias in self.iterate_pairs(add.outputs[0], "Add"):
-            node = self.find_maker(normal, "LayerNormalization")
-            if node is None or len(node.inputs) > 2 or not self._is_row(bias, node.inputs[0]):
-                continue
+        for node, bias in self._iterate_rows(add):
             return [self.make(add, "LayerNormalization", *node.inputs, bias, **node.attributes)]
         return None
+
+    def _iterate_rows(self, node: OnnxNode) -> Iterator[tuple[OnnxNode, str]]:
+        """Yields a LayerNormalization without a bias, and the row that a node combines with it."""
+        for normal, row in self.iterate_pairs(node.outputs[0], node.operation):
+            maker = self.find_maker(normal, "LayerNormalization")
+            if maker and len(maker.inputs) == 2 and self._is_row(row, maker.inputs[0]):
+                yield maker, row
 
     def fuse_into_convolution(self, node: OnnxNode) -> Sequence[OnnxNode] | None:
         """Moves a static factor or term of each channel into a convolution's weights.

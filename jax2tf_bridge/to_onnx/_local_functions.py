@@ -55,7 +55,7 @@ class LocalFunction:
 
 
 def _find_common_end(paths: Sequence[str]) -> str:
-    """Returns the last parts of paths that all have, as "dense/kernel"."""
+    """Returns the last parts that all paths share, as "dense/kernel"."""
     common: list[str] = []
     for parts in zip(*(path.split("/")[::-1] for path in paths), strict=False):
         if len({*parts}) > 1:

@@ -42,17 +42,20 @@ def _shape(graph: OnnxGraph, x: Any, dtype: OnnxDType | None = None) -> Tensor:
         narrow = graph.constant(sizes.astype(np.int32))
     else:
         wide = graph.add("Shape", [x], _INT64, (x.shape.rank,))
-        narrow = graph.add("Cast", [wide], _INT32, (x.shape.rank,), to=_INT32)
-        narrow.wide = wide
+        narrow = _narrow(graph, wide)
     return wide if dtype is _INT64 else narrow
+
+
+def _narrow(graph: OnnxGraph, wide: Tensor) -> Tensor:
+    narrow = graph.add("Cast", [wide], _INT32, wide.shape, to=_INT32)
+    narrow.wide = wide
+    return narrow
 
 
 @function("size")
 def _size(graph: OnnxGraph, x: Tensor, out_type: OnnxDType | None = None) -> Tensor:
     wide = graph.add("Size", [x], _INT64, ())
-    narrow = graph.add("Cast", [wide], _INT32, (), to=_INT32)
-    narrow.wide = wide
-    return wide if out_type is _INT64 else narrow
+    return wide if out_type is _INT64 else _narrow(graph, wide)
 
 
 def _fill(graph: OnnxGraph, shape: Any, dtype: OnnxDType | None = None, *, number: int) -> Tensor:

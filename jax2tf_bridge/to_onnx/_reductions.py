@@ -119,7 +119,7 @@ def _multiply_open_axis(graph: OnnxGraph, x: Tensor, axis: int) -> Tensor:
         return [even[(*before, slice(half))] * even[(*before, slice(half, None))]]
 
     shape = [None if i == axis else n for i, n in enumerate(x.shape)]
-    # A one more, so that no elements have the product 1.
+    # With one more 1, the product of no elements is 1.
     (result,) = graph.call(
         "while_loop", lambda rows: size(rows) > 1, step, [pad(x, 1)], shape_invariants=[shape]
     )

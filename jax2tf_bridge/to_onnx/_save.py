@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jax2tf_bridge._utils import reraise_interrupts
+from jax2tf_bridge._utils import as_integer, reraise_interrupts
 from jax2tf_bridge.errors import (
     Argument,
     Message,
     SavingError,
     name_missing_package,
 )
-from jax2tf_bridge.portable import PortableFunction
+from jax2tf_bridge.portable import PortableFunction, read_constant
 from jax2tf_bridge.signatures import (
     ServedArray,
     Signature,
@@ -53,7 +53,7 @@ OPSETS = range(18, 24)
 
 _DATA_FILE = "weights.data"
 _MAX_BYTES = 1_900_000_000
-"""Maximum size of the weights in a model's file; protocol buffers hold less than 2 GiB."""
+"""Maximum size of the arrays in a model's file; protocol buffers hold less than 2 GiB."""
 
 
 @dataclass(frozen=True)
@@ -146,8 +146,8 @@ def save_onnx(
         and one file with the weights of all, which must not exist or must be empty.
       signatures: a function, or a mapping from names to functions, as in `save`. Each function is a
         Signature, a JAX function, a PortableFunction, or the path of a .jaxfn file.
-      params: the weights, as in `save`. Those of more than 1.9 GB, and those of several functions,
-        are stored in a file beside the models.
+      params: the weights, as in `save`. Weights and captured arrays of more than 1.9 GB, and those
+        of several functions, are stored in a file beside the models.
       opset: the version of ONNX's operations, 18 to 23.
       functions: whether functions that the user wrapped in `jax.jit`, and that are called several
         times, become functions of the model, with the arrays as inputs. The file is smaller, and
@@ -187,14 +187,16 @@ def save_onnx(
     """
     with name_missing_package("Writing an ONNX model"):
         import onnx  # noqa: F401
-    if opset not in OPSETS:
+    number = as_integer(opset)
+    if number is None or number not in OPSETS:
         raise SavingError(
-            Message(Argument("opset"), f" must be {OPSETS[0]} to {OPSETS[-1]}. Got: {opset!r}")
+            Message(Argument("opset"), f" must be {OPSETS[0]} to {OPSETS[-1]}. Got: {opset!r}.")
         )
     is_single = not isinstance(signatures, Mapping) or len(signatures) == 1
     if is_single:
         check_file_path(path, bytes_of="save_onnx", overwrite=overwrite)
     else:
+        _check_names(signatures)
         check_free(as_path(path), overwrite=overwrite, has=_DATA_FILE)
     with reraise_interrupts() as check_interrupts, open_params(params) as weights:
         exported = export_signatures(
@@ -210,13 +212,25 @@ def save_onnx(
         words = keys_as_words(weights)
         named = {
             name: _NamedFunction.of(
-                name, each, words if each.takes_params else None, opset=opset, functions=functions
+                name, each, words if each.takes_params else None, opset=number, functions=functions
             )
             for name, each in exported.items()
         }
         write = _write_file if is_single else _write_folder
         described, external_size = write(path, named, verify=verify, overwrite=overwrite)
-        return OnnxModel(as_path(path), described, external_size, opset)
+        return OnnxModel(as_path(path), described, external_size, number)
+
+
+def _check_names(signatures: Mapping[Any, Any]) -> None:
+    """Raises unless each name of a function can be that of a file."""
+    if not signatures:
+        raise SavingError("signatures must have at least one function. Got: {}.")
+    for name in signatures:
+        if not isinstance(name, str) or not name or Path(name).name != name:
+            raise SavingError(
+                f"The signature {name!r} needs a name for the file of its model, NAME.onnx: write "
+                "a name without slashes, such as 'predict'."
+            )
 
 
 @dataclass(frozen=True)
@@ -331,8 +345,9 @@ def _write_file(
 ) -> tuple[dict[str, OnnxSignature], int]:
     """Writes the model of the only function, as `_write_folder` does."""
     ((name, function),) = functions.items()
-    size = sum(array.nbytes for _, array in function.weights.values())
-    place = as_path(path)
+    portable, place = function.portable, as_path(path)
+    captured = (read_constant(portable, each).nbytes for each in portable.lifted_constants)
+    size = sum(captured) + sum(array.nbytes for _, array in function.weights.values())
     data_name = f"{place.name}.data"
     with contextlib.ExitStack() as stack:
         external = None

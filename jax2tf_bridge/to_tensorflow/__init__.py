@@ -27,13 +27,17 @@ from jax2tf_bridge.to_tensorflow._graph_edits import Form as Form
 from jax2tf_bridge.to_tensorflow._graph_edits import FormFunctions as FormFunctions
 from jax2tf_bridge.to_tensorflow._graph_edits import Kernel as Kernel
 from jax2tf_bridge.to_tensorflow._graph_edits import find_attribute as find_attribute
+from jax2tf_bridge.to_tensorflow._graph_edits import find_constant as find_constant
+from jax2tf_bridge.to_tensorflow._graph_edits import find_maker as find_maker
 from jax2tf_bridge.to_tensorflow._graph_edits import find_node_dtype as find_node_dtype
 from jax2tf_bridge.to_tensorflow._graph_edits import list_arguments as list_arguments
+from jax2tf_bridge.to_tensorflow._graph_edits import list_bodies as list_bodies
 from jax2tf_bridge.to_tensorflow._graph_edits import make_form as make_form
 from jax2tf_bridge.to_tensorflow._graph_edits import remove_operations as remove_operations
 from jax2tf_bridge.to_tensorflow._graph_edits import (
     replace_call_modules as replace_call_modules,
 )
+from jax2tf_bridge.to_tensorflow._graph_edits import run_node as run_node
 from jax2tf_bridge.to_tensorflow._op import call_operations as call_operations
 from jax2tf_bridge.to_tensorflow._op import check_function as check_function
 from jax2tf_bridge.to_tensorflow._shape_guards import Guards as Guards

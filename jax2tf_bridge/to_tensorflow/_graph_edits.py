@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.errors import ModuleError
@@ -66,6 +67,39 @@ def list_arguments(node: Any, definition: Any) -> list[Any]:
         for argument in definition.input_arg
         for _ in range(find_attribute(node, argument.number_attr).i if argument.number_attr else 1)
     ]
+
+
+def list_bodies(graph: Any) -> list[Any]:
+    """Returns the nodes of a GraphDef, and the nodes of each of its functions."""
+    return [graph.node, *(function.node_def for function in graph.library.function)]
+
+
+def find_maker(tensor: str, makers: Mapping[str, Any], *operations: str) -> Any | None:
+    """Returns the node that makes a tensor, if it is one of these operations.
+
+    Args:
+      tensor: the name of the tensor.
+      makers: the nodes of its graph or function by name.
+      *operations: the names of operations.
+    """
+    maker = makers.get(tensor.partition(":")[0])
+    return maker if maker is not None and maker.op in operations else None
+
+
+def find_constant(tensor: str, makers: Mapping[str, Any]) -> np.ndarray[Any, Any] | None:
+    """Returns the value of a tensor; None if it is computed."""
+    maker = find_maker(tensor, makers, "Const")
+    return None if maker is None else tf.make_ndarray(maker.attr["value"].tensor)
+
+
+def run_node(node: Any, operands: Sequence[tf.Tensor], **dtypes: tf.DType) -> tf.Tensor:
+    """Computes the operation of a node of other operands; `dtypes` replace attributes."""
+    attributes = {name: value for name, value in node.attr.items() if name[0] != "_"}
+    for name, dtype in dtypes.items():
+        attributes[name] = tf.compat.v1.AttrValue(type=dtype.as_datatype_enum)
+    graph = tf.compat.v1.get_default_graph()
+    (result,) = graph.create_op(node.op, operands, attrs=attributes).outputs
+    return result
 
 
 def _argument_dtype(node: Any, argument: Any) -> tf.DType:
@@ -230,7 +264,7 @@ def remove_operations(graph: Any, kinds: Collection[str]) -> None:
       graph: a GraphDef, which is changed in place.
       kinds: the kinds of operations.
     """
-    for nodes in (graph.node, *(function.node_def for function in graph.library.function)):
+    for nodes in list_bodies(graph):
         control_inputs = {f"^{node.name}" for node in nodes if node.op in kinds}
         if not control_inputs:
             continue

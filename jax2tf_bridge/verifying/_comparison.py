@@ -32,7 +32,7 @@ from jax2tf_bridge.storage import AnyPath, on_disk
 from jax2tf_bridge.to_tensorflow import call_operations
 from jax2tf_bridge.verifying._containers import KnownTypes, list_unknown_types
 from jax2tf_bridge.verifying._locating import Location, Trace, locate
-from jax2tf_bridge.verifying._runtimes import RuntimeModel
+from jax2tf_bridge.verifying._runtimes import RuntimeModel, split_complex
 from jax2tf_bridge.verifying._traces import CALL_MODULE, trace_function, trace_tensors
 from jax2tf_bridge.verifying._verification import (
     SMALL_GRADIENT,
@@ -372,10 +372,12 @@ class ComparedPair:
 
     def _to_runtime(self, value: Any) -> Any:
         """Returns a value of JAX in the dtype that the runtime has for it."""
-        if value is None or self._runtime is None or self._runtime.has_uint32:
+        if value is None or self._runtime is None:
             return value
         array = np.asarray(value)
-        return array.view(np.int32) if array.dtype == np.uint32 else value
+        if array.dtype == np.uint32 and not self._runtime.has_uint32:
+            return array.view(np.int32)
+        return array if self._runtime.has_complex else split_complex(array)
 
     def _trace_in_tensorflow(self, tensors: Mapping[str, tf.Tensor]) -> Trace:
         specs = self._specs

@@ -194,10 +194,10 @@ class _Numbers:
 class _Search:
     """Search of one function and model.
 
-    A tensor explains a value if it has the same numbers in the same order, or in the order of other
-    axes, as converters move transpositions. A moved transposition and a wrong one look alike. So a
-    transposition counts as wrong if the model has an operation that moves numbers, from a tensor
-    that equals the operand to one that equals no value.
+    A tensor explains a value if both have the same numbers, in the same order or with other axes
+    first, because converters move transpositions. A moved transposition and a wrong one look alike.
+    So a transposition counts as wrong only if the model moves numbers from a tensor that equals the
+    operand to a tensor that equals no value.
     """
 
     def __init__(self, function: Trace, model: Trace, tolerance: float | None) -> None:
@@ -225,8 +225,8 @@ class _Search:
     def _find(self, outputs: Sequence[int], wrong: Sequence[int]) -> Location | None:
         """Finds the line from the outputs that differ, and their tensors."""
         needed = self._find_needed(outputs)
-        # Values of one or two numbers, such as masks, may equal a tensor by chance. They count if
-        # nothing else is left.
+        # Values of one or two numbers, such as masks, may equal a tensor by chance. They are taken
+        # for equal unless only operations that move numbers are left.
         suspects = self._find_suspects(needed, set(outputs), min_information=1)
         if self._moves_only(suspects):
             suspects = self._find_suspects(needed, set(outputs), min_information=_MIN_INFORMATION)

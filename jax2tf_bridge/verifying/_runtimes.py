@@ -38,10 +38,12 @@ class RuntimeModel(Protocol):
     Attributes:
       title: the name of the runtime, and its version.
       has_uint32: whether it has uint32; otherwise int32 has the same bits.
+      has_complex: whether it has complex numbers; otherwise a new last axis has their two parts.
     """
 
     title: str
     has_uint32: bool
+    has_complex: bool
 
     def list_names(self) -> tuple[list[str], list[str]]:
         """Lists the names of the inputs and outputs."""
@@ -99,6 +101,11 @@ def check_names(
             )
 
 
+def split_complex(array: Any) -> Any:
+    """Returns the two parts of complex numbers along a new last axis; other arrays unchanged."""
+    return np.stack([array.real, array.imag], -1) if array.dtype.kind == "c" else array
+
+
 @contextlib.contextmanager
 def _name_missing(title: str, package: str, runtime: str) -> Iterator[None]:
     """Converts the error of an import to one that says how to install the package.
@@ -117,7 +124,7 @@ def _name_missing(title: str, package: str, runtime: str) -> Iterator[None]:
 
 
 class _LiteRT:
-    has_uint32 = True
+    has_uint32 = has_complex = True
 
     def __init__(self, model: Path, signature: str) -> None:
         self._kind, self.title = _find_interpreter()
@@ -134,9 +141,11 @@ class _LiteRT:
         return self._run(self._runner, inputs)
 
     def _run(self, runner: Any, inputs: Arrays) -> dict[str, Any]:
-        details = runner.get_input_details()
-        arrays = {k: np.asarray(v).astype(details[k]["dtype"]) for k, v in inputs.items()}
-        return dict(runner(**{name: arrays[name] for name in details}))
+        signature, tensors = self._signature, self._signature.graph.tensors
+        ports = signature.inputs.items()
+        outputs = runner(**{name: tensors[n].quantize(inputs[name]) for name, n in ports})
+        ports = signature.outputs.items()
+        return {name: tensors[n].dequantize(outputs[name]) for name, n in ports}
 
     def trace(self, inputs: Arrays, outputs: Sequence[str]) -> Trace:
         # A delegate, such as XNNPACK, would keep the tensors inside its own operators.
@@ -196,6 +205,7 @@ def _ignore_deprecation() -> Iterator[None]:
 
 class _OnnxRuntime:
     has_uint32 = True
+    has_complex = False
 
     def __init__(self, model: Path, signature: str) -> None:
         with _name_missing("ONNX Runtime", "onnxruntime", "onnx"):
@@ -220,11 +230,8 @@ class _OnnxRuntime:
 
     def _cast(self, inputs: Arrays) -> dict[str, Any]:
         dtypes = {i.name: _ONNX_DTYPES.get(i.type) for i in self._session.get_inputs()}
-        return {
-            name: np.asarray(value).astype(dtypes[name] or value.dtype)
-            for name, value in inputs.items()
-            if name in dtypes
-        }
+        arrays = {name: split_complex(inputs[name]) for name in dtypes if name in inputs}
+        return {k: array.astype(dtypes[k] or array.dtype) for k, array in arrays.items()}
 
     def trace(self, inputs: Arrays, outputs: Sequence[str]) -> Trace:
         with _name_missing("ONNX", "onnx", "onnx"):
@@ -267,7 +274,7 @@ _ONNX_DTYPES: dict[str, Any] = {
 
 
 class _OpenVino:
-    has_uint32 = True
+    has_uint32 = has_complex = True
 
     def __init__(self, model: Path, signature: str) -> None:
         with _name_missing("OpenVINO", "openvino", "openvino"):

@@ -58,6 +58,7 @@ class TensorFlowJs:
 
     title: str
     has_uint32 = False
+    has_complex = True
 
     def __init__(self, model: Path, signature: str) -> None:
         """Loads the model once.

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import tensorflow as tf
 
-from jax2tf_bridge._utils import progress_bar, unknown_name_text
+from jax2tf_bridge._utils import as_integer, progress_bar, unknown_name_text
 from jax2tf_bridge.errors import Argument, BridgeError, Message, ShapeError
 from jax2tf_bridge.loading import LoadedFunction, load
 from jax2tf_bridge.saved_model import (
@@ -88,7 +88,7 @@ def verify(
     Raises:
       BridgeError: the SavedModel was not written by `save`, has no such signature, or its results
         differ in shape from the function's; or it has values of 64 bits, which JAX has disabled;
-        or the runtime is unknown, or cannot run the signature.
+        or the runtime is unknown, or cannot run the signature; or a number is too small.
       MissingDependencyError: the runtime is not installed; the text says how to install it.
       FileFormatError, FileNotFoundError: there is no SavedModel, or a damaged one.
 
@@ -108,7 +108,8 @@ def verify(
     >>> report.ok, report.location.operation
     (False, 'mul')
     """
-    folder = as_path(path)
+    folder, batch_sizes = as_path(path), [*map(int, batch_sizes)]
+    _check_counts(samples, gradients, rounds, batch_sizes)
     check_runtime(runtime, model, rounds)
     # Raises for a damaged graph before TensorFlow loads it.
     for _, node in read_serving_graph(folder).graph.iterate_nodes():
@@ -178,6 +179,23 @@ def verify(
         model=None if model is None else str(model),
         title=f"TensorFlow {tf.__version__}" if runtime_model is None else runtime_model.title,
     )
+
+
+def _check_counts(samples: int, gradients: int, rounds: int, batch_sizes: Sequence[int]) -> None:
+    counts = (("samples", samples, 1), ("gradients", gradients, 0), ("rounds", rounds, 0))
+    for argument, count, least in counts:
+        number = as_integer(count)
+        if number is None or number < least:
+            text = f" must be an integer of at least {least}. Got: {count!r}."
+            raise BridgeError(Message(Argument(argument), text))
+    if batch_sizes and not rounds:
+        raise BridgeError(
+            Message(
+                Argument("batch_sizes"),
+                " are the sizes at which latency is measured, and ",
+                *(Argument("rounds", 0), " measures none. Pass ", Argument("rounds", 20), "."),
+            )
+        )
 
 
 def check_runtime(runtime: str, model: str | os.PathLike[str] | None, rounds: int) -> None:

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import os
+import re
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -256,6 +257,26 @@ def test_a_signature_that_is_not_there_is_told_in_the_words_of_python(model: Pat
         "signature: the SavedModel has no signature 'serving_defualt': did you mean "
         "'serving_default'? There are: serving_default."
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"samples": 0}, "samples must be an integer of at least 1. Got: 0."),
+        ({"gradients": -1}, "gradients must be an integer of at least 0. Got: -1."),
+        ({"rounds": 2.5}, "rounds must be an integer of at least 0. Got: 2.5."),
+        (
+            {"batch_sizes": np.array([1, 4])},
+            "batch_sizes are the sizes at which latency is measured, and rounds=0 measures none. "
+            "Pass rounds=20.",
+        ),
+    ],
+)
+def test_numbers_that_compare_or_measure_nothing(
+    model: Path, options: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(BridgeError, match=f"^{re.escape(expected)}$"):
+        verify(model, models.predict, **options)
 
 
 def test_objects_that_cannot_be_rebuilt_are_asked_for(tmp_path: Path) -> None:

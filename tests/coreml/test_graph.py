@@ -42,6 +42,19 @@ def search(x: Any, limit: Any) -> Any:
     return jax.lax.while_loop(lambda state: state[0] < limit, outer, (0, x[0, 0]))
 
 
+def overflow(x: Any) -> Any:
+    """Computes with bytes; most results exceed them."""
+    places = jnp.array([0, 0, 1])
+    return (
+        jax.lax.reduce(x, jnp.int8(0), jax.lax.add, (0,)),
+        jax.lax.reduce(x, jnp.int8(1), jax.lax.mul, (0,)),
+        jax.lax.cumsum(x, 1, reverse=True),
+        x.at[places].add(x),
+        jax.ops.segment_sum(x.astype(jnp.uint8), places, 2),
+        x * x - 7,
+    )
+
+
 def draw(seed: Any, x: Any) -> Any:
     key = jax.random.wrap_key_data(seed, impl="threefry2x32")
     return jax.random.bits(key, (2,)), jnp.isnan(x)
@@ -68,6 +81,13 @@ def compare(graph: Any, function: Any, args: list[Any]) -> None:
 )
 def test_loops_give_the_results_of_jax(function: Any, args: list[Any]) -> None:
     compare(trace(function, args), function, args)
+
+
+def test_narrow_integers_wrap_around() -> None:
+    x = np.random.default_rng(0).integers(-128, 128, (3, 4)).astype(np.int8)
+    results = trace(overflow, [x])(tf.constant(x, tf.int32))
+    for result, expected in zip(results, jax.jit(overflow)(x), strict=True):
+        np.testing.assert_array_equal(result, expected.astype(np.int32))
 
 
 def test_random_numbers_are_those_of_jax_with_names_that_coremltools_finds() -> None:

@@ -6,10 +6,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from jax2tf_bridge import save_coreml
-from jax2tf_bridge.coreml._save import find_shapes  # private: the rest needs coremltools
+
+# Private: the rest needs coremltools.
+from jax2tf_bridge.coreml._save import find_shapes, read_sizes
 from jax2tf_bridge.errors import MissingDependencyError, SavingError
 from jax2tf_bridge.signatures import ServedArray
 from shape_poly import symbolic_shape
@@ -31,6 +34,8 @@ def test_options_that_do_not_fit(tmp_path: Path) -> None:
     (tmp_path / "a.mlpackage" / "file").touch()
     with pytest.raises(FileExistsError):
         save_coreml(tmp_path / "a.mlpackage", double)
+    with pytest.raises(FileExistsError, match=r"it has other contents, and no Manifest\.json"):
+        save_coreml(tmp_path / "a.mlpackage", double, overwrite=True)
 
 
 def test_coremltools_is_missing(tmp_path: Path) -> None:
@@ -41,6 +46,29 @@ def test_coremltools_is_missing(tmp_path: Path) -> None:
         "with: pip install 'jax2tf-bridge[coreml]'"
     )
     assert not (tmp_path / "a.mlpackage").exists()
+
+
+def test_sizes_are_integers_and_ranges_of_them() -> None:
+    sizes = {"a": np.int64(3), "b": [1, np.int32(8)], "c": (2, 2)}
+    assert read_sizes(sizes) == {"a": 3, "b": (1, 8), "c": 2}
+    assert type(read_sizes(sizes)["a"]) is int
+
+
+@pytest.mark.parametrize(
+    "size", [0, True, 2.0, "1..8", None, (8, 1), (0, 3), (1,), (1, 2, 3), (1, None), {}]
+)
+def test_other_sizes_are_refused(size: Any) -> None:
+    expected = (
+        f"sizes['b'] must be a size of at least 1, or a range, as {{'b': (1, 8)}}. Got: {size!r}."
+    )
+    with pytest.raises(SavingError, match=f"^{re.escape(expected)}$"):
+        read_sizes({"b": size})
+
+
+def test_sizes_are_named(tmp_path: Path) -> None:
+    expected = "sizes must be a dict of sizes by name, as {'b': (1, 8)}. Got: 8."
+    with pytest.raises(SavingError, match=f"^{re.escape(expected)}$"):
+        save_coreml(tmp_path / "a.mlpackage", double, sizes=8)  # type: ignore[arg-type]
 
 
 def served(shape: str) -> ServedArray:

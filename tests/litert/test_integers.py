@@ -140,8 +140,8 @@ def test_a_model_far_from_the_functions_values_is_refused(tmp_path: Path) -> Non
     with pytest.raises(SavingError) as caught:
         _save(tmp_path, wide, quantize="int8")
     assert str(caught.value).startswith(
-        "In integers the signature serving_default does not compute what it does in float32, for "
-        "the first of its representative inputs:\n  - output_0 differs by "
+        "The signature serving_default computes other results in integers than in float32, for the "
+        "first of its representative inputs:\n  - output_0 differs by "
     )
     saved = _save(tmp_path, wide, quantize="int8", verify=False)
     assert saved.operations.integers < saved.operations.total

@@ -250,8 +250,11 @@ def test_options_that_contradict(tmp_path: Path) -> None:
 
 
 def test_representative_data_that_does_not_fit(tmp_path: Path) -> None:
+    function = export(classify, polymorphic_shapes=[None, "(b, 64)"])(PARAMS, X)
+
     def refused(error: type[Exception], data: Any, **more: Any) -> str:
-        return _refused(error, tmp_path, quantize="int8", representative_data=data, **more)
+        options = {"signatures": function, "quantize": "int8", "representative_data": data, **more}
+        return _refused(error, tmp_path, **options)
 
     assert refused(SavingError, [X], signatures=SIGNATURES) == (
         "representative_data must be given by the names of the signatures, as "
@@ -266,7 +269,7 @@ def test_representative_data_that_does_not_fit(tmp_path: Path) -> None:
     )
     assert refused(StructureError, 3) == (
         "representative_data['serving_default'] must be several inputs, as a list of dicts. Got: "
-        "a int."
+        "int."
     )
     assert refused(StructureError, [{"y": X}]) == (
         "representative_data['serving_default'][0] must have the inputs x, as a dict by these "

@@ -149,4 +149,19 @@ def test_options_that_do_not_fit(tmp_path: Path) -> None:
     save_tfjs(tmp_path / "model", CLASSIFY, params=PARAMS)
     with pytest.raises(FileExistsError):
         save_tfjs(tmp_path / "model", CLASSIFY, params=PARAMS)
-    save_tfjs(tmp_path / "model", CLASSIFY, params=PARAMS, overwrite=True)
+
+
+def test_a_model_is_replaced_by_one_with_other_signatures(tmp_path: Path) -> None:
+    add, folder = Signature(lambda x: x + 1, args=[X]), tmp_path / "model"
+    for signatures, files in (
+        (add, ["model.json"]),
+        ({"a": add, "b": add}, ["a.json", "b.json"]),
+        (add, ["model.json"]),
+    ):
+        save_tfjs(folder, signatures, overwrite=True)
+        assert sorted(file.name for file in folder.glob("*.json")) == files
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "package.json").write_text("{}")
+    with pytest.raises(FileExistsError, match=r"it has other contents, and no model\.json"):
+        save_tfjs(other, "no such file", overwrite=True)

@@ -78,6 +78,11 @@ _CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], Any]] = {
         (np.arange(2, dtype=np.float32), np.arange(6, dtype=np.float32).reshape(3, 2)),
         ["n", "(b, n)"],
     ),
+    "complex products at equal indices overflow one after the other": (
+        lambda x, i: jnp.asarray(x).at[i].multiply(-1.5 + 0j),
+        (np.array([complex(-3.4e38, -0.8), 1], np.complex64), np.array([0, 0, 0, 1, 7], np.int32)),
+        ["(n,)", None],
+    ),
     "the gradient of a maximum": (jax.grad(lambda x: jnp.max(x[::2])), (_SORTED[4:],), None),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -112,13 +113,14 @@ def test_nodes_have_the_lines_of_the_function(tmp_path: Path) -> None:
 def test_the_opsets(tmp_path: Path) -> None:
     for opset in (18, 23):
         path = tmp_path / f"{opset}.onnx"
-        assert save_onnx(path, EMBED, params=PARAMS, opset=opset).opset == opset
+        saved = save_onnx(path, EMBED, params=PARAMS, opset=np.int64(opset))  # type: ignore[arg-type]
+        assert json.loads(json.dumps(saved.as_json()))["opset"] == opset
         model = _checked(path)
         assert [(each.domain, each.version) for each in model.opset_import] == [("", opset)]
         got = run(path, {"x": X, "scale": np.float32(3)})["output_0"]
         np.testing.assert_allclose(got, embed(PARAMS, X, 3), rtol=1e-5)
-    for wrong in (17, 24, "18"):
-        with pytest.raises(SavingError, match=rf"^opset must be 18 to 23\. Got: {wrong!r}$"):
+    for wrong in (17, 24, 18.0, "18"):
+        with pytest.raises(SavingError, match=rf"^opset must be 18 to 23\. Got: {wrong!r}\.$"):
             save_onnx(tmp_path / "a.onnx", EMBED, params=PARAMS, opset=wrong)  # type: ignore[arg-type]
 
 
@@ -273,6 +275,23 @@ def test_a_weight_with_the_name_of_an_input(tmp_path: Path) -> None:
     np.testing.assert_array_equal(run(saved.path, {"x": X})["output_0"], X * 2)
 
 
+def test_captured_arrays_too_large_for_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_save, "_MAX_BYTES", 4000)
+    table = jnp.asarray(PARAMS["dense"]["kernel"])
+    saved = save_onnx(tmp_path / "m.onnx", Signature(lambda x: x @ table, args=[X]))
+    assert saved.external_size == (tmp_path / "m.onnx.data").stat().st_size == table.nbytes
+    np.testing.assert_allclose(run(saved.path, {"x": X})["output_0"], X @ table, rtol=1e-5)
+
+
+def test_an_input_with_the_name_of_a_captured_array(tmp_path: Path) -> None:
+    table = jnp.asarray(PARAMS["dense"]["kernel"])
+    signature = Signature(lambda captured_0: captured_0 @ table, args=[X])
+    saved = save_onnx(tmp_path / "m.onnx", signature)
+    assert [w.name for w in _checked(saved.path).graph.initializer] == ["captured_1"]
+
+
 def test_captured_arrays_and_arguments_as_results(tmp_path: Path) -> None:
     table = jnp.asarray(PARAMS["dense"]["kernel"])
     signature = Signature(lambda x: {"y": x @ table, "same": x, "again": x}, args=[X])
@@ -409,6 +428,20 @@ def test_a_place_that_cannot_be_written_is_refused_before_any_work(tmp_path: Pat
         save_onnx(tmp_path, {"a": signature, "b": signature}, overwrite=True)
     with pytest.raises(NotADirectoryError, match="is not a folder"):
         save_onnx(tmp_path / "older.onnx", {"a": signature, "b": signature})
+
+
+@pytest.mark.parametrize("name", ["a/b", "", "a/", 1])
+def test_names_of_files(tmp_path: Path, name: Any) -> None:
+    signature = Signature(lambda x: x + 1, args=[X])
+    text = (
+        f"The signature {name!r} needs a name for the file of its model, NAME.onnx: write a name "
+        "without slashes, such as 'predict'."
+    )
+    with pytest.raises(SavingError, match=f"^{re.escape(text)}$"):
+        save_onnx(tmp_path / "models", {name: signature, "other": signature})
+    with pytest.raises(SavingError, match=r"^signatures must have at least one function\."):
+        save_onnx(tmp_path / "models", {})
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_without_onnx(tmp_path: Path) -> None:

@@ -206,8 +206,6 @@ def choose_combination(kind: str, element: str) -> Callable[[ops.Tensor, ops.Ten
         result = ops.logical_or if is_maximum else ops.logical_and
     elif kind == "multiply":
         pass
-    elif get_builder() is not None:
-        result = ops.maximum if is_maximum else ops.minimum
     else:
         of_integers = converter_integers.maximum if is_maximum else converter_integers.minimum
         result = functools.partial(of_integers, element)

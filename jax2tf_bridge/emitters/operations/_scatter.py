@@ -116,7 +116,7 @@ def _update(
     scope: Scope, operation: Operation, slices: Slices, arrays: Arrays, updates: Arrays
 ) -> Arrays:
     body = operation.regions[0]
-    kinds = [_match_combination(body, i, array.element) for i, array in enumerate(arrays)]
+    kinds = [_match_combination(scope, body, i, array) for i, array in enumerate(arrays)]
     if all(size == 1 for size in slices.batch):
         scalars = {axis: reshape(scope, start, ()) for axis, start in slices.starts.items()}
         valid = None if slices.valid is None else reshape(scope, slices.valid, ())
@@ -148,8 +148,9 @@ def _windows(scope: Scope, slices: Slices, update: Array, batch: Shape) -> Array
 _OF_FLAGS: Mapping[str, str] = MappingProxyType({"or": "maximum", "and": "minimum"})
 
 
-def _match_combination(body: Block, place: int, element: str) -> str | None:
-    """Returns the name of the body's combination, if TensorFlow has it; else None."""
+def _match_combination(scope: Scope, body: Block, place: int, array: Array) -> str | None:
+    """Returns the name of the body's combination, if there is a function for it; else None."""
+    element = array.element
     count = len(body.arguments) // 2
     old, new = body.arguments[place], body.arguments[count + place]
     result = body.returned[place]
@@ -161,7 +162,9 @@ def _match_combination(body: Block, place: int, element: str) -> str | None:
     if reducers is None or reducers[place].element != element or element.startswith("f8"):
         return None
     name = reducers[place].name
-    is_combination = has_reduction(reducers[place], element) and name != "xor"
+    # ONNX has no such function for complex numbers, and products in another order may overflow.
+    is_ordered = scope.for_onnx and array.row.kind == "complex" and name == "multiply"
+    is_combination = has_reduction(reducers[place], element) and name != "xor" and not is_ordered
     return _OF_FLAGS.get(name, name) if is_combination else None
 
 
@@ -301,9 +304,7 @@ def _combine(scope: Scope, kind: str, rows: _Rows, array: Array, update: Array) 
     is_sum = kind == "add" and len(rows.leading) == 1 and _is_zero(array)
     if scope.for_onnx and rows.valid is not None:
         is_sum = False  # an index of -1, which TensorFlow's segments leave out, is the last row
-    is_complex = array.row.kind == "complex"
-    needs_runs = scope.for_converters or (scope.for_onnx and is_complex)
-    if needs_runs and kind in ("maximum", "minimum", "multiply"):
+    if scope.for_converters and kind in ("maximum", "minimum", "multiply"):
         tensor = _combine_runs(scope, rows, kind, array, update)
     elif scope.for_onnx and kind == "multiply":
         new = rows.mask(update, 1)
