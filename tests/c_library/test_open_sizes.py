@@ -151,7 +151,7 @@ def test_what_c_cannot_have(
 
 def test_names(tmp_path: Path) -> None:
     portable = export(jnp.sin)(np.ones(2, np.float32))
-    with pytest.raises(SavingError, match=r"Got: 'a-b'. Pass name='a_b'\.$"):
+    with pytest.raises(SavingError, match=r"^'a-b' is not an identifier in C. Pass name='a_b'\.$"):
         write_open_library(portable, tmp_path / "library", name="a-b")
     with pytest.raises(SavingError, match=r"name main. Pass name='main_library'\.$"):
         write_open_library(portable, tmp_path / "library", name="main")

@@ -79,7 +79,7 @@ CHANGE = "Change the shape or dtype of the keras.Input or of the data"
         (
             [keras.KerasTensor((None, None, 2)), keras.KerasTensor((None, 3), "bool")],
             ArgumentsError,
-            f"{TAKES}:\n  - ids: expected shape (b, n), got (None, None, 2)\n"
+            f"{TAKES}:\n  - ids: expected shape (b, n), got (?, ?, 2)\n"
             f"  - ids: expected int32, got float32\n{CHANGE}, or export the function for these.",
         ),
     ],
