@@ -58,6 +58,8 @@ OLDEST_PINS = (
 DISTRIBUTIONS = ROOT / "dist"
 # Those that need neither JAX nor TensorFlow first: they are quicker to answer, by themselves.
 _PARTS = ("--pure", "--not-pure")
+# What scripts/test runs of the others; scripts/slow runs the rest.
+_HALF, _REST = ("--not-pure", "--half"), ("--not-pure", "--rest")
 # On the newest and the oldest pair each test function runs with a part of its parameters. The pure
 # ones would be on the oldest what scripts/test runs: the same Python and the same NumPy.
 _PARTS_ON_NEWEST = ("--pure --every 3 --offset 1", "--not-pure --every 5 --offset 1")
@@ -265,7 +267,11 @@ def build(options: argparse.Namespace, rest: list[str]) -> None:
 
 
 def test(options: argparse.Namespace, rest: list[str]) -> None:
-    """Lints, checks the types and runs the fast tests."""
+    """Lints, checks the types and runs the fast tests.
+
+    Without arguments for pytest, tests that need JAX or TensorFlow run with half of their
+    parameters, and costly ones do not run; scripts/slow runs the rest.
+    """
     steps = Steps("test")
     environment = development(main_python())
     environment.ensure(fresh=options.fresh)
@@ -278,8 +284,8 @@ def test(options: argparse.Namespace, rest: list[str]) -> None:
         fast = ["--exitfirst", "--failed-first"] if options.fast else []
         steps.pytest("pytest", environment, [*fast, *rest])
     else:
-        for part in _PARTS:
-            steps.pytest(f"pytest {part}", environment, [part])
+        for part in (("--pure",), _HALF):
+            steps.pytest(f"pytest {' '.join(part)}", environment, part)
         steps.failures += _find_long_tests(steps, environment)
     steps.finish([environment])
 
@@ -326,9 +332,10 @@ def wheel(options: argparse.Namespace, rest: list[str]) -> None:
 def slow(options: argparse.Namespace, rest: list[str]) -> None:
     """Runs the slow tests, and the fast ones on the oldest JAX with its oldest TensorFlow.
 
-    The slow tests make environments of their own: TensorFlow alone, and other releases of JAX.
-    With --all it runs every test, those that prove tables complete among them, and all but the
-    slow ones on the newest pair too: that is what to run before a release, and takes hours.
+    It also runs the fast tests and parameters that scripts/test leaves out. The slow tests make
+    environments of their own: TensorFlow alone, and other releases of JAX. With --all it runs every
+    test, those that prove tables complete among them, and all but the slow ones on the newest pair
+    too: that is what to run before a release, and takes hours.
     """
     if options.all:
         say(f"everything, on three pairs of JAX and TensorFlow: {DURATION_OF_ALL}")
@@ -342,6 +349,8 @@ def slow(options: argparse.Namespace, rest: list[str]) -> None:
     with ThreadPoolExecutor(1) as background:
         making = background.submit(_released_pairs, options, newest_python)
         steps.pytest(title, environment, ["-m", expression, *rest])
+        if not (options.all or rest):
+            steps.pytest(f"pytest {' '.join(_REST)}", environment, _REST)
         pairs = making.result()
     fast_ones = "not slow" if options.all else FAST
     for pair in pairs:

@@ -150,6 +150,7 @@ def test_values_and_gradients_are_those_of_the_release_that_wrote_it(member: Pat
 EIGENVALUES = ["eigvals", *(pytest.param(n, marks=pytest.mark.slow) for n in ("eig", "schur"))]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", EIGENVALUES)
 def test_eigenvalues_are_lapacks_in_jax_and_the_bridges_in_tensorflow(name: str) -> None:
     portable = read_function(OLDEST / f"{name}.exported")
@@ -223,6 +224,7 @@ def _schur_and_packed(a: Any) -> list[Any]:
 ALL_TODAY = _eig, _schur, _hessenberg, _tridiagonal, _pivoted_qr
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("function", "dtype"),
     [
@@ -257,6 +259,7 @@ def _every_call(function: Any, a: Any) -> list[Any]:
     return [jax_export.DisabledSafetyCheck.custom_call(name) for name in names]
 
 
+@pytest.mark.costly
 def test_what_lapack_refuses_is_nan() -> None:
     for name in ("eig", "schur"):
         exported = _exported(OLDEST / f"{name}.exported")

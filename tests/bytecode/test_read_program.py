@@ -268,6 +268,7 @@ def test_older_versions_of_stablehlo(artifact: bytes, version: str) -> None:
     assert comparison.sources > 100
 
 
+@pytest.mark.costly
 def test_every_version_of_bytecode(artifact: bytes) -> None:
     found = set()
     for version in BYTECODE_VERSIONS:

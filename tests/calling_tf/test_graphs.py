@@ -68,6 +68,7 @@ def expected(x: Any) -> Any:
     return jnp.cos(layers(x, jnp))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("shapes", "way"),
     [

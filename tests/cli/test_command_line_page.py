@@ -29,6 +29,7 @@ def commands(text: str) -> Iterator[tuple[str, str]]:
         yield command, output
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("prints_here")
 def test_commands_print_what_the_page_shows(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -49,6 +49,7 @@ def test_files_as_signatures_over_one_set_of_weights(ok: Ok, tmp_path: Path, fil
         np.testing.assert_allclose(found, predict(PARAMS, X)["y"], atol=1e-6)
 
 
+@pytest.mark.costly
 def test_a_saved_model_with_ranges_of_its_inputs(ok: Ok, tmp_path: Path, file: Path) -> None:
     save(tmp_path / "model", file, params=PARAMS)
     np.savez(tmp_path / "inputs.npz", x=np.stack([X, -X]))

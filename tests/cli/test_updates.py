@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import export, write_function, write_weights
@@ -24,6 +25,7 @@ def double(params: Any, x: Any) -> Any:
     return predict(params, x), {"w": params["w"] * 2}
 
 
+@pytest.mark.costly
 def test_signatures_that_change_weights(run: Run, ok: Ok) -> None:
     for function in (predict, double):
         portable = export(function, polymorphic_shapes=[None, "(b, 3)"])(PARAMS, X)

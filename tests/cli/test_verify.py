@@ -184,6 +184,7 @@ def nan_from_four(x: Any) -> Any:
     return {"y": jnp.where(jnp.sum(jnp.ones_like(x)) >= 8, jnp.nan, x)}
 
 
+@pytest.mark.costly
 def test_the_function_within_preprocess_and_postprocess_is_compared(
     ok: Ok, run: Run, tmp_path: Path
 ) -> None:
@@ -394,6 +395,7 @@ def test_a_gradient_that_is_wrong_by_a_hundredth_in_one_weight_fails(
     assert "at b = " in ended.error
 
 
+@pytest.mark.costly
 def test_weights_in_an_object_are_rebuilt_from_what_against_names(
     ok: Ok, run: Run, tmp_path: Path
 ) -> None:

@@ -355,6 +355,7 @@ assert not trace.exists()
 """)
 
 
+@pytest.mark.costly
 def test_modules_that_the_worker_lacks_are_named(run: Run, tmp_path: Path) -> None:
     (tmp_path / "only_here.py").write_text("def f(): pass")
     run(f"""

@@ -131,6 +131,7 @@ def same_numbers() -> Iterator[None]:
     tf.random.set_seed(None)
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("same_numbers")
 @pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_keras_fit(jit_compile: bool) -> None:

@@ -40,6 +40,7 @@ def answered() -> Answered:
     return params, digits, {**answers, **_gradients(params, digits)}
 
 
+@pytest.mark.costly
 def test_right_answers_are_compared_and_drawn(
     answered: Answered, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

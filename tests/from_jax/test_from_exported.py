@@ -71,6 +71,7 @@ def _custom_calls(portable: PortableFunction) -> list[str]:
     ]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "platforms", [pytest.param(("cpu",), marks=pytest.mark.slow), ("cpu", "cuda", "rocm")], ids=str
 )

@@ -265,6 +265,7 @@ def test_a_size_of_known_remainder_may_be_equal_to_another(constraints: list[Any
     assert (str(halves), str(total)) == ("float32[3,floordiv(b, 3)]", "float32[b]")
 
 
+@pytest.mark.costly
 def test_sizes_of_known_remainders_may_be_equal() -> None:
     def f(x: Any, y: Any) -> Any:
         return x.reshape(3, -1), y.reshape(2, -1), x + y

@@ -56,6 +56,7 @@ SVDS = [
 ]
 
 
+@pytest.mark.costly
 def test_svd() -> None:
     def f(*matrices: Any) -> Any:
         return [
@@ -215,6 +216,7 @@ def test_cholesky_of_an_indefinite_matrix_is_nan() -> None:
         assert np.isnan(got[1][lower]).all()
 
 
+@pytest.mark.costly
 def test_not_finite_gives_nan(eigh_of_33_rows: Function) -> None:
     pair = np.stack([np.asarray(hermitian(matrix(3, 3)))] * 2)
     pair[1, 0, 0] = np.nan
@@ -242,6 +244,7 @@ def test_singular_matrices() -> None:
     compare(f, a, equals.astype("float32"), reflection)
 
 
+@pytest.mark.costly
 def test_inverses_and_ranks_of_singular_matrices() -> None:
     def f(a: Any) -> Any:
         return jnp.linalg.inv(a), jnp.linalg.matrix_rank(a)

@@ -203,6 +203,7 @@ def test_dtypes(name: str, dtype: str) -> None:
     compare(FACTORIZATIONS[name], a)
 
 
+@pytest.mark.costly
 def test_batches() -> None:
     """Divides matrices of 34 rows; test_symbolic_batch has eigh of that size."""
     a = {name: matrix(2, 3, 34, 34) for name in ("qr", "lu", "cholesky")}

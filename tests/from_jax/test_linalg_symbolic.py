@@ -150,6 +150,7 @@ def check(
             np.testing.assert_allclose(g, w, rtol=0, atol=atol, err_msg=f"n = {n}")
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("names", "sizes"),
     [

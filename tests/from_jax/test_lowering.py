@@ -178,6 +178,7 @@ def _doubled(x: Any, *, interpret: bool = False) -> Any:
 
 
 # JAX warns of its own way to lower kernels for CUDA, which is tried with the other platforms.
+@pytest.mark.costly
 @pytest.mark.filterwarnings("ignore:.*(pl.pallas_call|Pallas Triton):DeprecationWarning")
 def test_pallas_kernels_are_for_the_tpu_and_no_release_is_said_to_run_them() -> None:
     x = np.ones((8, 128), np.float32)

@@ -115,26 +115,33 @@ def test_table(x):
 
 def test_alone():
     pass
+
+@pytest.mark.costly
+def test_costly():
+    pass
 """
 
 
-def test_every_fourth_set_of_parameters_is_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        # First the folder cli, where one of every four tests of a module is kept.
+        ("--every 4", "table[0] table[4] table[0] table[4] alone costly"),
+        ("--half", "table[0] table[2] table[4] alone table[0] table[2] table[4] alone"),
+        ("--rest", "table[1] table[3] table[5] costly table[1] table[3] table[5] costly"),
+    ],
+)
+def test_samples_of_parameters(tmp_path: Path, words: str, expected: str) -> None:
     (tmp_path / "test_table.py").write_text(TABLE)
     (tmp_path / "cli").mkdir()
     (tmp_path / "cli" / "test_words.py").write_text(TABLE)
-    (tmp_path / "pytest.ini").write_text("[pytest]")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = costly: takes long")
     plugins = ("-p", "tests.plugins.parameter_samples", "-p", "no:cacheprovider")
-    words = (*plugins, "--every", "4", "--collect-only", "-q", str(tmp_path))
-    command = [sys.executable, "-m", "pytest", *words]
+    options = (*plugins, *words.split(), "--collect-only", "-q", str(tmp_path))
+    command = [sys.executable, "-m", "pytest", *options]
     printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    found = [line.partition("::")[2] for line in printed.splitlines() if "::" in line]
-    assert found == [
-        "test_table[0]",
-        "test_table[4]",
-        "test_table[0]",
-        "test_table[4]",
-        "test_alone",
-    ]
+    tests = [line.partition("::test_")[2] for line in printed.splitlines() if "::" in line]
+    assert tests == expected.split()
     assert LITTLE_OF_EITHER.isdisjoint(STANDS_ON)
 
 

@@ -46,6 +46,7 @@ def _list_parametrized(session: pytest.Session) -> list[Any]:
 NAMES = [program.__name__ for program in OVER_EIGHT_DEVICES]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", sampled(NAMES, every=len(NAMES), others=pytest.mark.slow))
 def test_programs_over_eight_devices_give_the_same(
     over_eight_devices: dict[str, Any], name: str

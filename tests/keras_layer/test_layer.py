@@ -94,6 +94,7 @@ OPTIMIZERS: dict[str, Any] = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("name", "xla"), [("sgd", True), ("adam", False)])
 def test_fit_is_what_the_same_steps_are_in_jax(name: str, xla: bool, portable: Any) -> None:
     in_keras, in_jax = OPTIMIZERS[name]
@@ -143,6 +144,7 @@ def test_training_updates_what_is_mutable(norm_layer: KerasLayer) -> None:
     norm_layer.params["batch_stats/mean"].assign(before["batch_stats/mean"])
 
 
+@pytest.mark.costly
 def test_subclassed_models_and_fit_pass_training_on(norm_layer: KerasLayer) -> None:
     class Model(keras.Model):  # type: ignore[misc]
         def __init__(self) -> None:

@@ -45,6 +45,7 @@ def params() -> dict[str, Any]:
     return make_params(jax.tree_util.tree_map(np.float32, biases), IMAGES)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "variant",
     [
@@ -101,6 +102,7 @@ def test_results_are_steps_away(params: dict[str, Any], tmp_path: Path) -> None:
         assert str(saved).endswith("0.16 MB, quantised: as_trained, 7 of 10 operations in integers")
 
 
+@pytest.mark.costly
 def test_what_is_refused(params: dict[str, Any], tmp_path: Path) -> None:
     def refused(function: Any, weights: Any, **options: Any) -> str:
         signature = Signature(function, args=[IMAGES], polymorphic_shapes="(b, 8, 8)")
@@ -125,6 +127,7 @@ def test_what_is_refused(params: dict[str, Any], tmp_path: Path) -> None:
     assert "in floats:\n  - MUL of float32 at digits_nets.py:" in text
 
 
+@pytest.mark.costly
 def test_scales_of_the_inputs_stay_floats(tmp_path: Path) -> None:
     """The converter needs constants; a measured range is computed as in JAX."""
 

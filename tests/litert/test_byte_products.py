@@ -9,6 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import onnx
+import pytest
 from jax import lax
 
 from jax2tf_bridge import Signature, save_litert, save_onnx
@@ -69,6 +70,7 @@ def _assert_equal(found: Mapping[str, np.ndarray]) -> None:
         np.testing.assert_array_equal(found[key], expected[name], err_msg=name)
 
 
+@pytest.mark.costly
 def test_in_litert(tmp_path: Path) -> None:
     saved = save_litert(tmp_path / "a.tflite", SIGNATURE)
     assert saved.operations.floats == ()

@@ -58,6 +58,7 @@ def _save(tmp_path: Path, function: Any, **options: Any) -> LiteRTModel:
     return save_litert(tmp_path / "model.tflite", signature, overwrite=True, **options)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("quantize", "most"), [("int8", 0.1), ("int16x8", 0.02)])
 def test_a_model_of_integers(tmp_path: Path, quantize: Any, most: float) -> None:
     saved = _save(tmp_path, logits, quantize=quantize, integers_only=True)

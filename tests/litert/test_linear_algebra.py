@@ -58,6 +58,7 @@ SLOW: dict[str, tuple[Callable[..., Any], str]] = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "name", [*FUNCTIONS, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 )

@@ -71,6 +71,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> LiteRTModel:
     return save_litert(path, SIGNATURES, params=PARAMS)
 
 
+@pytest.mark.costly
 def test_signatures_keep_their_names_and_share_the_weights(two: LiteRTModel) -> None:
     assert interpreter(two.path).get_signature_list() == {
         "classify": {"inputs": ["x"], "outputs": ["probabilities"]},
@@ -151,6 +152,7 @@ def test_a_file_of_a_function(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found, X[:, :2] + 1)
 
 
+@pytest.mark.costly
 def test_what_has_no_built_in_operation(tmp_path: Path) -> None:
     kernel = jnp.ones((1, 1, 2, 2), jnp.int32)
 
@@ -179,6 +181,7 @@ def test_what_has_no_built_in_operation(tmp_path: Path) -> None:
     assert (tmp_path / "a.tflite").read_bytes() == b"old"
 
 
+@pytest.mark.costly
 def test_an_existing_file_is_replaced_if_asked_for(tmp_path: Path) -> None:
     def untraceable(x: Any) -> Any:
         raise AssertionError("it was traced")
@@ -249,6 +252,7 @@ def test_options_that_contradict(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.costly
 def test_representative_data_that_does_not_fit(tmp_path: Path) -> None:
     function = export(classify, polymorphic_shapes=[None, "(b, 64)"])(PARAMS, X)
 

@@ -65,6 +65,7 @@ def model(folder: Path) -> LoadedModel:
     return load(folder)
 
 
+@pytest.mark.costly
 def test_functions_have_the_arguments_that_they_had(model: LoadedModel) -> None:
     for size in (1, 4):
         found = model.serving_default(X[:size], scale=2.0)

@@ -13,6 +13,7 @@ from tests.models.served import served_differences
 from tests.models.table import MODELS, QUICK
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("model", QUICK, ids=str)
 def test_values_and_gradients_are_those_of_jax(model: Model, tmp_path: Path) -> None:
     export_model(model, tmp_path / "exported")

@@ -70,6 +70,7 @@ def test_threads_have_the_configuration_of_the_caller() -> None:
     assert str(portable["double"].out_avals[0]) == "float64[2]"
 
 
+@pytest.mark.costly
 def test_processes() -> None:
     """And what they cannot be sent, or would come to them as something else."""
     with _spawning(1) as executor:

@@ -246,6 +246,7 @@ def test_two_threads_share_workers(workers: ExportWorkers) -> None:
     assert [list(portables) for portables in found] == [["double", "double_2", "double_3"]] * 3
 
 
+@pytest.mark.costly
 def test_progress_is_shown(workers: ExportWorkers, capsys: pytest.CaptureFixture[str]) -> None:
     export_many([ExportJob(functions.double, [X])] * 3, executor=workers, progress=True)
     assert "exporting:   0%" in capsys.readouterr().err

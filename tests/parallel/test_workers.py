@@ -138,6 +138,7 @@ def test_a_worker_that_cannot_start_says_why() -> None:
         assert "neither" in caught.value.output
 
 
+@pytest.mark.costly
 def test_an_initializer_that_fails_is_named() -> None:
     def initializer() -> None:
         raise KeyError("missing")
@@ -161,6 +162,7 @@ def test_shutdown_can_cancel_what_has_not_begun() -> None:
     assert all(future.cancelled() for future in rest)
 
 
+@pytest.mark.costly
 def test_a_forgotten_executor_leaves_no_process_and_no_thread() -> None:
     before = set(threading.enumerate())
     future = ExportWorkers(1, timeout=float("inf")).submit(process_of)
@@ -219,6 +221,7 @@ def test_no_process_is_left_behind_a_parent_that_ends(how: signal.Signals, tmp_p
     assert _ends(worker)
 
 
+@pytest.mark.costly
 def test_ctrl_c_ends_the_processes_of_an_export(tmp_path: Path) -> None:
     path = tmp_path / "process"
 
@@ -258,6 +261,7 @@ def test_export_many_leaves_given_workers_running(workers: ExportWorkers) -> Non
     assert workers.submit(process_of).result() == before
 
 
+@pytest.mark.costly
 def test_workers_may_have_devices_that_this_process_lacks(workers: ExportWorkers) -> None:
     def sharded(x: Any) -> Any:
         mesh = jax.sharding.Mesh(np.array(jax.devices()), "i")

@@ -127,6 +127,7 @@ def test_a_function_that_calls_lapack_runs_on_no_release() -> None:
     assert repr(retarget(portable)).endswith("\n  runs on TensorFlow: 2.15 to 2.22")
 
 
+@pytest.mark.costly
 def test_a_portable_function_is_let_go_with_what_is_noted_of_it() -> None:
     function = export(jnp.sin, platforms=["cpu"])(np.float32(1))
     assert are_types_checked(function)

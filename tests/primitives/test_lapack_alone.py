@@ -156,6 +156,7 @@ def test_the_largest_entries_of_eigenvectors_are_real_and_positive(dtype: Any) -
         assert _error(largest.imag, 1) < 10
 
 
+@pytest.mark.costly
 @_only("float64")  # of the size and dtype of badly scaled ones: one compilation for both
 def test_matrices_that_are_not_finite_give_nan(dtype: Any) -> None:
     a = _normal(3, 3, 3, dtype=dtype)

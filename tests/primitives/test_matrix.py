@@ -33,6 +33,7 @@ def test_groups_hold_every_case_once() -> None:
     )
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("part", sampled([1, 0], every=2, others=pytest.mark.slow))
 def test_a_sample_of_every_subject(part: int) -> None:
     """So that the fast tests notice when the table does not run at all.

@@ -23,6 +23,7 @@ def _differences(cases: Sequence[Case], folder: Path) -> dict[str, list[str]]:
     return {name: texts for name, texts in found.items() if texts}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("part", sampled([0, 1], every=2, others=pytest.mark.slow))
 def test_a_sample_of_every_subject(part: int, tmp_path: Path) -> None:
     """So that the fast tests notice when an operation has lost its form.

@@ -217,6 +217,7 @@ labels = st.dictionaries(
 )
 
 
+@pytest.mark.costly
 @given(st.lists(labels, min_size=1, max_size=4))
 def test_labels_are_read_as_written(
     tmp_path_factory: pytest.TempPathFactory, states: list[dict[str, int]]

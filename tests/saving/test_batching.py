@@ -92,6 +92,7 @@ def model(folder: Path) -> Any:
     return tf.saved_model.load(str(folder))
 
 
+@pytest.mark.costly
 def test_each_caller_gets_its_own_rows(model: Any) -> None:
     signature = model.signatures["serving_default"]
 
@@ -133,6 +134,7 @@ def two(w: Any, x: Any, scale: Any) -> Any:
     return {"sum": (x @ w) * scale[:, None], "ids": scale.astype(jnp.int32)}
 
 
+@pytest.mark.costly
 def test_an_error_of_one_caller_is_not_an_error_of_others(tmp_path: Path) -> None:
     save(
         tmp_path / "m",
@@ -171,6 +173,7 @@ def test_an_error_of_one_caller_is_not_an_error_of_others(tmp_path: Path) -> Non
     call_at_once(call)
 
 
+@pytest.mark.costly
 def test_two_versions_in_one_process_keep_apart(tmp_path: Path) -> None:
     other = W + 1
     batching = Batching(batch_timeout_micros=2000)
@@ -192,6 +195,7 @@ def test_two_versions_in_one_process_keep_apart(tmp_path: Path) -> None:
     call_at_once(call)
 
 
+@pytest.mark.costly
 def test_strings_go_in_and_labels_come_out(tmp_path: Path) -> None:
     kinds = tf.constant(["no", "yes"])
     save(
@@ -247,6 +251,7 @@ def test_other_tools_ask_for_no_gradient(folder: Path) -> None:
     assert not any(call.gradients for call in calls)
 
 
+@pytest.mark.costly
 def test_what_is_said_of_the_model(tmp_path: Path) -> None:
     saved = save(
         tmp_path / "m",
@@ -375,6 +380,7 @@ def test_settings_that_are_none(tmp_path: Path, batching: Any, message: str) -> 
     assert str(raised.value) == message
 
 
+@pytest.mark.costly
 def test_a_full_queue_refuses(tmp_path: Path) -> None:
     save(
         tmp_path / "m",

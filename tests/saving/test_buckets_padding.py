@@ -178,6 +178,7 @@ def test_a_mask_tells_what_is_real() -> None:
             np.testing.assert_array_equal(call({"x": tf.zeros((0, 3))})["output_0"], [0, 0, 0])
 
 
+@pytest.mark.costly
 def test_a_mask_of_two_dimensions() -> None:
     def softmax(x: Any, mask: Any) -> Any:
         return jax.nn.softmax(jnp.where(mask, x, -jnp.inf), -1)

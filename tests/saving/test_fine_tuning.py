@@ -102,6 +102,7 @@ print(json.dumps([answers, text]))
 """
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("oversize", "order"),
     [

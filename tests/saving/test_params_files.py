@@ -267,6 +267,7 @@ def test_files_that_cannot_be_read(portable: Path, root: Path, tmp_path: Path) -
     assert sorted(p.name for p in root.iterdir()) == [".versions-used-up-to-1", "1"]
 
 
+@pytest.mark.costly
 def test_two_files_and_nothing_of_jax(
     portable: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -358,6 +359,7 @@ def test_weights_of_a_loaded_model_return_to_jax(tmp_path: Path) -> None:
         assert back["layers"][0].bias.dtype == ml_dtypes.bfloat16
 
 
+@pytest.mark.costly
 def test_weights_of_a_loaded_model_are_published(tmp_path: Path) -> None:
     model, expected = trained(tmp_path)
     arrays = {name: variable.numpy() for name, variable in model.params.items()}

@@ -35,6 +35,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> SavedModel:
     return save(path, with_examples, params=PARAMS, **BUCKETS, vjp_order=0)
 
 
+@pytest.mark.costly
 def test_what_is_printed_is_what_is_served(saved: SavedModel) -> None:
     line = "(text: string[?]) -> (label: string[?], scores: float32[?,2])"
     (served,) = saved.signatures.values()
@@ -50,6 +51,7 @@ def test_what_is_printed_is_what_is_served(saved: SavedModel) -> None:
     assert set(loaded.structured_input_signature[1]) == set(served.inputs)
 
 
+@pytest.mark.costly
 def test_strings_go_in_and_labels_come_out(saved: SavedModel) -> None:
     loaded = tf.saved_model.load(saved.path)
     texts = ["bad film", "not good", "good"]
@@ -125,6 +127,7 @@ def test_the_example_that_is_asked_for_can_be_pasted(tmp_path: Path) -> None:
     assert str(request) == "serving_default(text: string[1], scale: float32[])"
 
 
+@pytest.mark.costly
 def test_choices_that_no_example_reaches_are_told(tmp_path: Path) -> None:
     one = signature(example={"text": ["good film", "bad"]})
     saved = save(tmp_path / "1", one, params=PARAMS, **BUCKETS, vjp_order=0)

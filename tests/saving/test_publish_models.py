@@ -157,6 +157,7 @@ def test_later_versions_compile_nothing_after_the_first_was_removed(tmp_path: Pa
     assert {file.name: file.stat().st_mtime_ns for file in folder.iterdir()} == files
 
 
+@pytest.mark.costly
 def test_programs_of_a_saved_version_lie_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -192,6 +192,7 @@ def test_a_mask_that_does_not_help() -> None:
     ) in str(caught.value)
 
 
+@pytest.mark.costly
 def test_one_of_two_variables_is_unsound() -> None:
     tokens = normal(2, 5, 3)
 

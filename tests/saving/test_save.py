@@ -70,6 +70,7 @@ def test_names_dtypes_values_and_gradients(tmp_path: Path) -> None:
     np.testing.assert_allclose(method["m"][0]["mean"], X.sum())
 
 
+@pytest.mark.costly
 def test_weights_are_variables_shared_by_all_signatures(tmp_path: Path) -> None:
     def total(params: Any, x: Any) -> Any:
         return dense(params, x).sum()
@@ -159,6 +160,7 @@ def test_captured_arrays_become_variables_once(tmp_path: Path) -> None:
     np.testing.assert_allclose(tape.gradient(y, x), expected, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.costly
 def test_gradients_up_to_an_order(tmp_path: Path) -> None:
     def f(params: Any, x: Any) -> Any:
         return jnp.sum(jnp.sin(x @ params) ** 2)

@@ -34,6 +34,7 @@ def inputs(rows: int) -> Any:
 DENSE = Signature(dense, args=[X], polymorphic_shapes="(b, 3)")
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("oversize", ["split", "as is"])
 def test_every_size_gives_what_jax_gives(oversize: Any, tmp_path: Path) -> None:
     saved = save(tmp_path / "m", DENSE, params=W, buckets={"b": [2, 8]}, oversize=oversize)
@@ -188,6 +189,7 @@ def test_tapes_within_each_other_around_pieces(tmp_path: Path) -> None:
             np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.costly
 def test_gradients_of_pieces_with_sizes_that_have_no_buckets(tmp_path: Path) -> None:
     def f(w: Any, x: Any, y: Any) -> Any:
         return (x[:, :, None] * y * w).reshape(x.shape[0], -1)
@@ -250,6 +252,7 @@ def test_modules_are_in_the_graph_once(tmp_path: Path) -> None:
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.costly
 def test_a_gradient_of_pieces_that_was_not_saved(tmp_path: Path) -> None:
     save(tmp_path / "m", DENSE, params=W, buckets={"b": [4]}, vjp_order=1)
     model = tf.saved_model.load(str(tmp_path / "m"))

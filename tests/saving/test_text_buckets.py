@@ -172,6 +172,7 @@ def test_rows_beside_others_are_tried_though_zeros_hide_them() -> None:
     ) in str(caught.value)
 
 
+@pytest.mark.costly
 def test_a_trial_compiles_two_small_programs_and_one_for_each_larger_bucket() -> None:
     function, shapes = function_of("bert"), set()
 
@@ -188,6 +189,7 @@ def serve(f: Callable[..., Any], **options: Any) -> Signature:
     return flat_signature(f, args=[IDS] * 3, polymorphic_shapes="(b, n)", **options)
 
 
+@pytest.mark.costly
 def test_a_mask_that_buckets_fill_is_no_input_anywhere(tmp_path: Path) -> None:
     folder = tmp_path / "m"
 
@@ -233,6 +235,7 @@ def test_a_mask_that_buckets_fill_is_no_input_anywhere(tmp_path: Path) -> None:
     assert all(d.within for d in differences), differences
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -412,6 +415,7 @@ def test_a_small_change_is_refused_where_nothing_is_rounded(tmp_path: Path, dtyp
         save(tmp_path / "m", signature, **options)
 
 
+@pytest.mark.costly
 def test_the_mask_of_a_signature_with_preprocess_comes_from_there(tmp_path: Path) -> None:
     def look_up(text: Any) -> Any:
         return tf.strings.unicode_decode(text, "UTF-8").to_tensor() % 8

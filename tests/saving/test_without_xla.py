@@ -97,6 +97,7 @@ def test_beside_a_signature_for_xla(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.costly
 def test_buckets_and_warm_up(tmp_path: Path) -> None:
     saved = save(tmp_path / "1", signature(), params=PARAMS, target=NO_XLA, buckets={"b": [8]})
     assert saved.signatures["serving_default"].buckets

@@ -56,6 +56,7 @@ def test_texts_have_the_scores_that_they_have_alone(text: RowScorer, folder: Pat
             np.testing.assert_allclose(scores[name], value.numpy()[0], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.costly
 def test_columns_have_the_scores_of_rows(text: RowScorer) -> None:
     rows = make_texts(13)
     ragged = np.empty(13, object)
@@ -398,6 +399,7 @@ def test_no_rows_have_no_results_if_the_rank_of_an_output_is_unknown(tmp_path: P
     assert RowScorer(tmp_path).score([]) == []
 
 
+@pytest.mark.costly
 def test_outputs_may_be_texts(tmp_path: Path) -> None:
     module = tf.Module()
     spec = tf.TensorSpec([None], tf.float32, "x")

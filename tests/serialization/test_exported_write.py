@@ -108,6 +108,7 @@ def test_second_derivatives() -> None:
     assert back.vjp().vjp().has_vjp() is False
 
 
+@pytest.mark.costly
 def test_captured_arrays_and_4_bit_integers() -> None:
     """They are as JAX has them: constants of the module, and arguments and results of 4 bits."""
     captured = np.sin(np.arange(64 * 32, dtype=np.float32)).reshape(64, 32) / 8

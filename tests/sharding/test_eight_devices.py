@@ -199,6 +199,7 @@ def test_gradients_move_as_much_between_devices_as_those_of_jax() -> None:
     assert lines[0::2] == lines[1::2]
 
 
+@pytest.mark.costly
 def test_parts_run_in_jax_for_several_platforms_and_with_open_sizes() -> None:
     lines = run_python(PARTS, env=several_devices(8)).splitlines()
     assert lines == ["equal"] * (3 if jax.__version_info__ < (0, 10) else 5)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx
+import pytest
 from jax import lax
 from onnx import numpy_helper
 
@@ -81,6 +82,7 @@ def _net(params: Any, x: Any) -> Any:
     return x
 
 
+@pytest.mark.costly
 def test_onnx_runtime_makes_convolutions_of_bytes(tmp_path: Path) -> None:
     import onnxruntime
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jax2tf_bridge import export, write_function, write_weights
 from tests.fresh_process import run_python
@@ -28,6 +29,7 @@ def predict(params: Any, x: Any) -> Any:
     return {"y": jnp.sort(jnp.tanh((x + noise) @ params["w"]), axis=0)}
 
 
+@pytest.mark.costly
 def test_a_file_and_weights(tmp_path: Path) -> None:
     exported = export(predict, polymorphic_shapes=[None, "(b, 3)"])(PARAMS, X)
     write_function(tmp_path / "predict.jaxfn", exported)

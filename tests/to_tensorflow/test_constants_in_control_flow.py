@@ -73,6 +73,7 @@ _SLOW = [(*case, not xla) for *case, xla in _FAST]
 _COMPLETE = [(*case, xla) for case in OTHER_CASES for xla in (True, False)]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("function", "kind", "jit_compile", "xla"),
     [
@@ -111,6 +112,7 @@ def test_gradients(function: Any, kind: str, jit_compile: bool, xla: bool, tmp_p
         )
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("function", "xla"),
     [

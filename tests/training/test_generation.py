@@ -46,6 +46,7 @@ def write_in_jax(count: int) -> list[int]:
     return write(next_word, count)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("target", [None, Target.widest(xla=False)], ids=["XLA", "operations"])
 def test_a_saved_model_keeps_the_cache(tmp_path: Path, target: Target | None) -> None:
     saved = save(
@@ -75,6 +76,7 @@ def test_litert_keeps_the_cache(tmp_path: Path) -> None:
     assert write(lambda words: runner(words=words)["word"], 50) == write_in_jax(50)
 
 
+@pytest.mark.costly
 def test_a_server_takes_and_returns_the_cache(tmp_path: Path) -> None:
     def read(params: Any, words: Any, cache: Any) -> Any:
         outputs, new = decode({"params": params, "cache": cache}, words)

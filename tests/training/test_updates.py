@@ -86,6 +86,7 @@ def assert_predicts_like(model: Any, state: Any) -> None:
     )
 
 
+@pytest.mark.costly
 def test_signatures_share_what_a_step_changes(root: Path) -> None:
     model = tf.saved_model.load(str(root / "1"))
     assert_predicts_like(model, TRAINING.state)
@@ -124,6 +125,7 @@ def test_new_weights_are_published_and_are_those_of_a_reset(root: Path) -> None:
     assert_predicts_like(model, state)
 
 
+@pytest.mark.costly
 def test_in_jax_the_function_stays_pure(root: Path) -> None:
     model = load(root / "1")
     outputs, state = model.functions["train"](model.params, TRAINING.x, TRAINING.y)
@@ -135,6 +137,7 @@ def test_in_jax_the_function_stays_pure(root: Path) -> None:
     assert list(named) == ["loss"]
 
 
+@pytest.mark.costly
 def test_equinox_modules_are_the_params(tmp_path: Path) -> None:
     eqx = pytest.importorskip("equinox", reason="equinox is not installed")
     optimizer = optax.sgd(0.1, momentum=0.9)
@@ -161,6 +164,7 @@ def test_equinox_modules_are_the_params(tmp_path: Path) -> None:
     assert "model/layers/0/weight" in {v.name.partition(":")[0] for v in model.variables}
 
 
+@pytest.mark.costly
 def test_verify_compares_the_new_weights(root: Path) -> None:
     report = verify(
         root / "1", TRAINING.train, signature="train", params_like=TRAINING.state, samples=2
@@ -238,6 +242,7 @@ def test_a_failed_call_changes_nothing(tmp_path: Path, target: Target | None) ->
     assert model.params["calls"].numpy() == 1
 
 
+@pytest.mark.costly
 def test_padded_calls_and_gradients(tmp_path: Path) -> None:
     saved = save_step(tmp_path / "m", count, buckets={"b": [2, 4]}, vjp_order=1)
     assert saved.signatures["step"].updates == ("calls",)
@@ -472,6 +477,7 @@ def test_names_of_weights_that_are_names_stay(tmp_path: Path) -> None:
     assert weights == {"a_b": 2, "a_b_1": 1}
 
 
+@pytest.mark.costly
 def test_verify_compares_the_gradients_of_a_step(tmp_path: Path) -> None:
     def step(params: Any, x: Any) -> Any:
         return (x @ params["w"]).sum(), {"w": params["w"] - x.mean()}

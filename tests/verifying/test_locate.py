@@ -71,6 +71,7 @@ def test_the_line_of_an_exchanged_operation_is_named(
     assert shorten(location.line) == fault.line
 
 
+@pytest.mark.costly
 def test_the_line_of_a_fault_inside_a_loop_is_named(tmp_path: Path) -> None:
     case = functions.CASES[4]
     saved_model = save_case(tmp_path, case)

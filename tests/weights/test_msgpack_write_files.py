@@ -307,6 +307,7 @@ on_linux = pytest.mark.skipif(
 )
 
 
+@pytest.mark.costly
 @on_linux
 def test_nothing_is_copied_twice(tmp_path: Path) -> None:
     """Trees have 64 MiB. Files need memory for pieces of one array, bytes only for the result."""

@@ -77,6 +77,7 @@ def expected_of_looping() -> list[tuple[Any, Any]]:
     return [(x, all_of(x)) for x in arguments]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("way", WAYS)
 def test_values_and_gradients_of_two_orders(
     way: str, portable: PortableFunction, expected_of_looping: list[tuple[Any, Any]]
@@ -228,6 +229,7 @@ def test_the_platform_chooses_its_branch_when_the_graph_is_made(with_xla: bool) 
     assert not {name for name in names if "Xla" in name}
 
 
+@pytest.mark.costly
 def test_scanned_arrays_and_keys() -> None:
     def f(key: Any, x: Any) -> Any:
         key = jax.random.wrap_key_data(key)

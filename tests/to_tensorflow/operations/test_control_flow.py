@@ -57,6 +57,7 @@ func.func @main(%a: tensor<?x3xf32>, %i: tensor<i32>)
 """
 
 
+@pytest.mark.costly
 def test_case_chooses_and_clamps_to_the_last_branch() -> None:
     expected = {
         0: (X + X, 10, [14, 16]),

@@ -202,6 +202,7 @@ _FORWARD = [
 ]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("opened", ["", "b", "b012"])
 def test_forward(opened: str) -> None:
     """Every layout, stride, padding, dilation and grouping, with open sizes too."""

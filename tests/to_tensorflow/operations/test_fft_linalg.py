@@ -109,6 +109,7 @@ def _definite(element: str, *shape: int) -> Any:
     return (a @ _adjoint(a) + np.eye(shape[-1])).astype(_NUMPY[element])
 
 
+@pytest.mark.costly
 def test_cholesky() -> None:
     """Both triangles, of which the other one is not read."""
     module, expected = _Module(), []
@@ -230,6 +231,7 @@ def _real(element: str) -> str:
     return element.removeprefix("complex<").removesuffix(">")
 
 
+@pytest.mark.costly
 def test_composites() -> None:
     """Factors make the matrix again, and are what they have to be; open batches."""
     module = _Module()

@@ -76,6 +76,7 @@ def _results(x: Any, n: Any, words: Any, key: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.costly
 def test_values_are_those_of_jax_by_operations_that_converters_know() -> None:
     sizes = ["(b, 4)", "(b,)", "(b,)", None]
     f = convert(_results, polymorphic_shapes=sizes, target=Target.converters(), with_gradient=False)
@@ -191,6 +192,7 @@ def test_bits_of_integers_are_counted_by_sums_shifts_and_masks(bits: int) -> Non
             np.testing.assert_array_equal(got, wanted, strict=True)
 
 
+@pytest.mark.costly
 def test_bfloat16_is_float32(tmp_path: Path) -> None:
     bfloat16 = jnp.bfloat16
     x = np.linspace(-2, 2, 6).reshape(3, 2).astype(bfloat16)
@@ -315,6 +317,7 @@ def test_no_check_and_no_unused_size_is_in_the_graph(tmp_path: Path) -> None:
 _CORNERS = [0.0, 1.0, 1.5, 2.0, 1e-37, 3e-31, 1e30, np.finfo(np.float32).max, np.inf]
 
 
+@pytest.mark.costly
 def test_signs_orders_and_neighbours_of_floats_need_no_bits() -> None:
     def f(x: Any, y: Any, half: Any, narrow: Any) -> dict[str, Any]:
         return {

@@ -184,6 +184,7 @@ def test_known_sizes() -> None:
     _check(run(text, *(value for pair in values for value in pair)), values)
 
 
+@pytest.mark.costly
 def test_open_sizes() -> None:
     values = [(_operand(case), _indices(case, n)) for n, case in enumerate(CASES.values())]
     arguments, lines, types = [], [], []

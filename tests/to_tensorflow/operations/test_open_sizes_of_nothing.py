@@ -101,6 +101,7 @@ _CASES: dict[str, tuple[Callable[..., Any], Callable[[int], Any], tuple[Any, ...
 }
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", _CASES)
 def test_values_are_those_of_jax(name: str) -> None:
     f, make, others, shapes = _CASES[name]

@@ -18,6 +18,7 @@ def _check(dtype: str, *, every: bool) -> None:
     assert not pairs.differences(results, pairs.expected(dtype, every=every))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("dtype", sampled(pairs.INTEGERS, every=100))
 def test_pairs_that_are_rewritten_run_and_agree_with_jax(dtype: str) -> None:
     _check(dtype, every=False)

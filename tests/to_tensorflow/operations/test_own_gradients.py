@@ -199,6 +199,7 @@ def test_what_users_call_relu_is_not_taken_for_jaxs() -> None:
     assert has_jax_gradient_in_tensorflow(jax.make_jaxpr(jax.nn.relu)(_X))
 
 
+@pytest.mark.costly
 def test_files_and_saved_models_keep_it(tmp_path: Any) -> None:
     portable = export(_AGREE["softmax"], target=_WITHOUT_XLA)(_X)
     stored = deserialize(serialize(portable))

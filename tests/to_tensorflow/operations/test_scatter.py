@@ -298,6 +298,7 @@ _FIRST_ELEMENTS = ("i1", "i4", "ui8", "i32", "ui64", "f8E5M2", "bf16", "f32", "c
 _OTHER_ELEMENTS = tuple(element for element in _ELEMENTS if element not in _FIRST_ELEMENTS)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "elements",
     sampled([_FIRST_ELEMENTS, _OTHER_ELEMENTS], every=2, others=pytest.mark.slow),

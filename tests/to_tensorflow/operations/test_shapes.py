@@ -107,6 +107,7 @@ def _numbers(sizes: Sequence[int], dtype: Any = np.float32) -> Any:
     return np.arange(1, 1 + np.prod(sizes, dtype=int)).reshape(sizes).astype(dtype)
 
 
+@pytest.mark.costly
 def test_every_dtype_moves() -> None:
     module = _Module()
     for element, dtype in _ELEMENTS.items():

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import tensorflow as tf
 from jax import lax
 
@@ -65,6 +66,7 @@ def test_it_is_one_operation() -> None:
     assert not counts.keys() & {"Exp", "Sub", "Max", "Sum", "Log"}
 
 
+@pytest.mark.costly
 def test_what_is_like_it_is_not() -> None:
     def greatest_of(y: Any, x: Any) -> Any:
         e = jnp.exp(x - jnp.max(y, -1, keepdims=True))
@@ -103,6 +105,7 @@ def test_what_is_like_it_is_not() -> None:
     assert not counts.keys() & {"Softmax", "LogSoftmax"}
 
 
+@pytest.mark.costly
 def test_its_gradients_are_those_of_jax() -> None:
     def total(x: Any) -> Any:
         return jnp.sum((_by_hand(x) + jax.nn.log_softmax(x)) ** 2 * jnp.arange(5.0))

@@ -355,6 +355,7 @@ def _running(body: str, init: str, padding: str, window: str = "%window") -> str
     return RUNNING.format(body=lines, init=init, padding=padding, window=window)
 
 
+@pytest.mark.costly
 def test_running_reductions_of_open_sizes() -> None:
     cases: dict[tuple[str, str], Callable[[Array], Array]] = {
         ("add", "0.0"): lambda v: np.cumsum(v, 0),
