@@ -28,7 +28,7 @@ from jax2tf_bridge.saving import format_served_signature
 from jax2tf_bridge.signatures import ServedArray, Signature
 from jax2tf_bridge.storage import AnyPath, as_path, check_free, whole_directory
 from jax2tf_bridge.to_tensorflow import list_bodies
-from shape_poly import evaluate_shape, variables_of
+from shape_poly import Dim, evaluate_shape, variables_of
 
 Precision: TypeAlias = Literal["float16", "float32"]
 Sizes: TypeAlias = Mapping[str, int | tuple[int, int]]
@@ -43,7 +43,7 @@ class CoreMLModel:
 
     Attributes:
       path: the path of the package.
-      inputs, outputs: the inputs and outputs by name, with the dtypes of the function.
+      inputs, outputs: the inputs and outputs of the package by name, with its dtypes.
       size: the size of all files in bytes.
       precision: the dtype in which Core ML computes with floats.
     """
@@ -147,11 +147,30 @@ def save_coreml(
             part.rename(Path(written, part.name))
         within.rmdir()
         size = sum(file.stat().st_size for file in Path(written).rglob("*") if file.is_file())
+    inputs, outputs = _describe(program, signature, known_sizes)
+    return CoreMLModel(place, inputs, outputs, size, precision)
+
+
+def _describe(
+    program: Any, signature: FrozenSignature, sizes: Sizes
+) -> tuple[dict[str, ServedArray], dict[str, ServedArray]]:
+    """Returns the inputs and outputs of a package, with its dtypes and fixed sizes."""
+    kinds = _import_coremltools().proto.FeatureTypes_pb2.ArrayFeatureType.ArrayDataType
+    description = program.get_spec().description
+    dtypes = {
+        feature.name: kinds.Name(feature.type.multiArrayType.dataType).lower()
+        for feature in (*description.input, *description.output)
+    }
     inputs, outputs = (
-        {name: _fix(served, known_sizes) for name, served in side.items()}
+        {
+            name: ServedArray(dtypes[name], _fix(served.shape, sizes))
+            for name, served in side.items()
+            if name in dtypes
+        }
         for side in (signature.inputs, signature.outputs)
     )
-    return CoreMLModel(place, inputs, outputs, size, precision)
+    scalars = {name: ServedArray(dtypes[name], (1,)) for name in inputs if inputs[name].shape == ()}
+    return inputs | scalars, outputs
 
 
 def read_sizes(sizes: Any) -> Sizes:
@@ -181,14 +200,13 @@ def _make_size_error(place: str, expected: str, value: Any) -> SavingError:
     )
 
 
-def _fix(served: ServedArray, sizes: Sizes) -> ServedArray:
-    """Returns a type with the sizes that are fixed."""
-    if served.shape is None:
-        return served
+def _fix(shape: tuple[Dim | None, ...] | None, sizes: Sizes) -> tuple[Dim | None, ...] | None:
+    """Returns a shape with the sizes that are fixed."""
+    if shape is None:
+        return None
     fixed = {key: size for key, size in sizes.items() if isinstance(size, int)}
-    known = [None if size is None else evaluate_shape([size], fixed)[0] for size in served.shape]
-    pairs = zip(known, served.shape, strict=True)
-    return ServedArray(served.dtype, tuple(old if new is None else new for new, old in pairs))
+    known = [None if size is None else evaluate_shape([size], fixed)[0] for size in shape]
+    return tuple(old if new is None else new for new, old in zip(known, shape, strict=True))
 
 
 def _import_coremltools() -> Any:
@@ -209,7 +227,8 @@ def _convert(signature: FrozenSignature, sizes: Sizes, precision: Precision) -> 
     register_operations()
     shapes = find_shapes(signature.inputs, sizes)
     ranges: dict[int | str, Any] = {
-        key: ct.RangeDim(*bounds, default=bounds[0], symbol=key.replace(".", "_"))
+        # coremltools takes a name of a symbol once in a process after an error.
+        key: ct.RangeDim(*bounds, default=bounds[0])
         for key, bounds in sizes.items()
         if not isinstance(bounds, int)
     }
@@ -219,6 +238,7 @@ def _convert(signature: FrozenSignature, sizes: Sizes, precision: Precision) -> 
     }
     function = make_graph(signature.graph, known)
     outputs = list(signature.outputs)
+    results = {name: function.graph.get_tensor_by_name(f"{name}:0").dtype for name in outputs}
     graph = tf.compat.v1.graph_util.extract_sub_graph(function.graph.as_graph_def(), outputs)
     used = {node.name for node in graph.node}
     dtypes = {tensor.op.name: tensor.dtype.as_numpy_dtype for tensor in function.inputs}
@@ -235,7 +255,11 @@ def _convert(signature: FrozenSignature, sizes: Sizes, precision: Precision) -> 
             source="tensorflow",
             convert_to="mlprogram",
             inputs=inputs,
-            outputs=[ct.TensorType(name) for name in outputs],
+            # With float16, outputs would have that dtype too.
+            outputs=[
+                ct.TensorType(name, dtype=np.float32 if dtype == tf.float32 else None)
+                for name, dtype in results.items()
+            ],
             compute_precision=ct.precision.FLOAT16
             if precision == "float16"
             else ct.precision.FLOAT32,

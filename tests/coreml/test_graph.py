@@ -90,6 +90,7 @@ def test_narrow_integers_wrap_around() -> None:
         np.testing.assert_array_equal(result, expected.astype(np.int32))
 
 
+@pytest.mark.costly
 def test_random_numbers_are_those_of_jax_with_names_that_coremltools_finds() -> None:
     graph = trace(draw, [SEED, X])
     compare(graph, draw, [SEED, X])

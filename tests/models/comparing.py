@@ -9,6 +9,9 @@ import numpy as np
 
 from tests.consumers.one_by_one import note_error
 
+FLOAT16_TOLERANCE = 5e-2
+"""Relative tolerance of a model that computes in float16, whose numbers have 11 bits."""
+
 
 def compare(
     where: str,

@@ -17,8 +17,8 @@ class Format:
       open_sizes: what happens with open sizes.
       dtypes: the dtypes of inputs, outputs and values.
       gradients: whether the model has gradients.
-      quantisation: the choices of --quantize, or "no".
-      consumer: the column of its errors, and of its sizes and times; None if nothing is measured.
+      quantisation: the choices of --quantize, or what is quantised without it, or "no".
+      consumer: the column of its errors, and of its sizes and times.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Format:
     dtypes: str
     gradients: str
     quantisation: str
-    consumer: str | None
+    consumer: str
 
 
 FORMATS = (
@@ -74,7 +74,7 @@ FORMATS = (
         "yes",
         "all but float8; bfloat16 becomes float32, complex numbers pairs of floats",
         "no",
-        "no",
+        "of functions that round or have products of int8",
         "ONNX Runtime",
     ),
     Format(
@@ -105,10 +105,10 @@ FORMATS = (
         "coreml",
         "coremltools",
         "fixed or bounded",
-        "float32, int32",
+        "float32 or float16, int32, bool",
         "no",
         "no",
-        None,
+        "Core ML",
     ),
     Format(
         "C library",

@@ -161,7 +161,12 @@ def _convolve(
     windows = _list_windows(x, weight.shape[2:], *steps, (pad_type, pad), 0)
     inner = [1, *range(2 + rank, 2 + 2 * rank)], [1, *range(2, 2 + rank)]
     pairs = zip(np.split(windows, groups, 1), np.split(weight, groups), strict=True)
-    parts = [np.tensordot(group, kernel, inner) for group, kernel in pairs]
+    # NumPy has no fast product of float16.
+    wide = np.float32 if x.dtype == np.float16 else x.dtype
+    parts = [
+        np.tensordot(group.astype(wide), kernel.astype(wide), inner).astype(x.dtype)
+        for group, kernel in pairs
+    ]
     return _add_bias(np.moveaxis(np.concatenate(parts, -1), -1, 1), bias)
 
 

@@ -5,15 +5,16 @@ from pathlib import Path
 import pytest
 
 from tests.consumers.one_by_one import RECORD_TIMES, note_size, note_time, take_measures
+from tests.models.comparing import FLOAT16_TOLERANCE
 from tests.models.consumers import (
-    BEGIN,
     CONSUMERS,
-    END,
+    CORE_ML,
     PAGE,
+    PAGES,
     generate,
     lacking,
     recorded,
-    updated,
+    update,
 )
 from tests.models.formats import FORMATS
 from tests.models.table import MODELS
@@ -29,16 +30,16 @@ def test_errors_are_within_the_tolerances_of_the_models() -> None:
         for consumer, ways in errors[model.name].items():
             for way, error in ways.items():
                 where = f"{model.name} in {consumer}, {way}"
-                assert isinstance(error, (str, bool)) or 0 <= error <= model.tolerance, where
+                is_half = consumer == CORE_ML["float16"]
+                tolerance = max(model.tolerance, FLOAT16_TOLERANCE if is_half else 0.0)
+                assert isinstance(error, (str, bool)) or 0 <= error <= tolerance, where
 
 
 def test_the_largest_errors_are_those_of_the_model_that_the_page_names() -> None:
     for each in FORMATS:
-        if each.consumer is not None:
-            errors = {
-                m: max(map(float, row[each.consumer].values())) for m, row in recorded().items()
-            }
-            assert max(errors, key=errors.__getitem__) == "dual_encoder", each.name
+        errors = {m: max(map(float, row[each.consumer].values())) for m, row in recorded().items()}
+        named = "resnet50" if each.name == "Core ML" else "dual_encoder"
+        assert max(errors, key=errors.__getitem__) == named, each.name
 
 
 def test_the_table_has_a_column_for_each_consumer() -> None:
@@ -76,8 +77,6 @@ def test_sizes_are_noted_and_times_where_they_are_asked_for(
 
 
 @pytest.mark.checkout
-def test_the_page_is_up_to_date() -> None:
-    text = PAGE.read_text()
-    assert BEGIN in text
-    assert END in text
-    assert updated(text) == text, "run python -m tests.models.consumers"
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_pages_are_up_to_date(page: Path) -> None:
+    assert update(page) == page.read_text(), "run python -m tests.models.consumers"
