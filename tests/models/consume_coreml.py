@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -66,7 +66,7 @@ def _differences(folder: Path, way: str) -> list[str]:
     lines: list[str] = []
     with tempfile.TemporaryDirectory() as temporary:
         package = Path(temporary, "model.mlpackage")
-        precision = "float16" if way == "float16" else "float32"
+        precision: Literal["float16", "float32"] = "float16" if way == "float16" else "float32"
         save_coreml(package, folder / "model", sizes=bounds, precision=precision)
         note_size(way, package)
         for i, (call, size) in enumerate(zip(calls, sizes, strict=True)):
