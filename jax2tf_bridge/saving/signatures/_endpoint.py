@@ -508,8 +508,14 @@ def _format_value(value: Any) -> str:
 def _refuse_overflow(place: str, value: Any, aval: Aval) -> None:
     """Raises for integers beyond a dtype, which NumPy and TensorFlow would wrap around."""
     dtype = aval.op_dtype if aval.is_key else aval.dtype
-    row, array = find_dtype(dtype), np.asarray(value)
-    if row is None or not row.is_integer or array.dtype.kind not in "iu" or not array.size:
+    row = find_dtype(dtype)
+    if row is None or not row.is_integer:
+        return
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        return  # rows of different lengths, which TensorFlow refuses
+    if array.dtype.kind not in "iu" or not array.size:
         return
     lowest = -(2 ** (row.bits - 1)) if row.kind == "int" else 0
     highest = lowest + 2**row.bits - 1
