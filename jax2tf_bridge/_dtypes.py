@@ -50,6 +50,16 @@ class DType:
     in_ml_dtypes: bool
 
     @property
+    def limits(self) -> tuple[int, int]:
+        """The lowest and the highest number of an integer dtype.
+
+        >>> find_dtype("int4").limits, find_dtype("uint8").limits
+        ((-8, 7), (0, 255))
+        """
+        lowest = -(2 ** (self.bits - 1)) if self.kind == "int" else 0
+        return lowest, lowest + 2**self.bits - 1
+
+    @property
     def is_integer(self) -> bool:
         """Returns whether its numbers are integers; False for bool."""
         return self.kind in ("int", "uint")
@@ -258,6 +268,6 @@ def dtype_holds(name: str, number: Any) -> bool:
     if row.kind == "bool":
         return bool(value == 0 or value == 1)
     if row.is_integer:
-        lowest = -(2 ** (row.bits - 1)) if row.kind == "int" else 0
-        return isinstance(value, int) and 0 <= value - lowest < 2**row.bits
+        lowest, highest = row.limits
+        return isinstance(value, int) and lowest <= value <= highest
     return row.kind == "complex" or not isinstance(value, (complex, np.complexfloating))

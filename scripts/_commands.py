@@ -58,8 +58,8 @@ OLDEST_PINS = (
 DISTRIBUTIONS = ROOT / "dist"
 # Those that need neither JAX nor TensorFlow first: they are quicker to answer, by themselves.
 _PARTS = ("--pure", "--not-pure")
-# What scripts/test runs of the others; scripts/slow runs the rest.
-_HALF, _REST = ("--not-pure", "--half"), ("--not-pure", "--rest")
+# scripts/test runs half of the tests that are not pure, and scripts/slow the rest.
+_PARTS_OF_TEST, _REST = ("--pure", "--not-pure --half"), "--not-pure --rest"
 # On the newest and the oldest pair each test function runs with a part of its parameters. The pure
 # ones would be on the oldest what scripts/test runs: the same Python and the same NumPy.
 _PARTS_ON_NEWEST = ("--pure --every 3 --offset 1", "--not-pure --every 5 --offset 1")
@@ -284,8 +284,8 @@ def test(options: argparse.Namespace, rest: list[str]) -> None:
         fast = ["--exitfirst", "--failed-first"] if options.fast else []
         steps.pytest("pytest", environment, [*fast, *rest])
     else:
-        for part in (("--pure",), _HALF):
-            steps.pytest(f"pytest {' '.join(part)}", environment, part)
+        for part in _PARTS_OF_TEST:
+            steps.pytest(f"pytest {part}", environment, part.split())
         steps.failures += _find_long_tests(steps, environment)
     steps.finish([environment])
 
@@ -350,7 +350,7 @@ def slow(options: argparse.Namespace, rest: list[str]) -> None:
         making = background.submit(_released_pairs, options, newest_python)
         steps.pytest(title, environment, ["-m", expression, *rest])
         if not (options.all or rest):
-            steps.pytest(f"pytest {' '.join(_REST)}", environment, _REST)
+            steps.pytest(f"pytest {_REST}", environment, _REST.split())
         pairs = making.result()
     fast_ones = "not slow" if options.all else FAST
     for pair in pairs:

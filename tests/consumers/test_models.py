@@ -16,6 +16,7 @@ from tests.models.exports import (
     consumed,
     exported,
     exported_part,
+    names_of_part,
     part_of,
     sampled,
 )
@@ -43,8 +44,7 @@ def _outcome(harness: Harness, release: str, model: Model) -> Outcome:
     exports = exported_part(harness, part)
     # The newest release without layers compiles the same models with XLA's defaults.
     command = [python, "-m", module]
-    names = [each.name for each in PARTS[part]] if harness.whole else sampled(harness)
-    is_quick = as_layers and WRONG_IF_QUICK.isdisjoint(names)
+    is_quick = as_layers and WRONG_IF_QUICK.isdisjoint(names_of_part(harness, part))
     return consumed(harness, title, release, command, exports, model, quickly=is_quick)
 
 

@@ -27,6 +27,11 @@ def part_of(harness: Harness, model: Model) -> int:
     return next(i for i, models in enumerate(PARTS) if model in models)
 
 
+def names_of_part(harness: Harness, part: int) -> Sequence[str]:
+    """Returns the names of the models that a part has in this run."""
+    return [model.name for model in PARTS[part]] if harness.whole else sampled(harness)
+
+
 WRONG_IF_QUICK = frozenset({"quantised_dense"})
 """Models with infinite gradients under XLA's quickest settings, in JAX as in TensorFlow, on CPU.
 
@@ -39,7 +44,7 @@ def exported_part(harness: Harness, part: int) -> tuple[Path, Mapping[str, Outco
 
     Returns: the folder with a folder for each, and how each came out.
     """
-    names = [m.name for m in PARTS[part]] if harness.whole else sampled(harness)
+    names = names_of_part(harness, part)
     title = f"exporting real models, part {part + 1}"
     return exported(harness, title, f"models-{part}", "tests.models.export_models", names)
 

@@ -9,6 +9,9 @@ constexpr int64_t kVectorBytes = BRIDGE_VECTOR_BYTES, kColumns = BRIDGE_COLUMNS;
 constexpr int64_t kFewColumns = 4;
 // Terms of a sum that are added before the next columns, so that they stay in the cache.
 constexpr int64_t kTerms = 12288 / kVectorBytes;
+// Rows that are computed together, in two vectors.
+template <typename T>
+constexpr int64_t kRows = 2 * kVectorBytes / sizeof(T);
 
 template <typename T>
 struct Vector {
@@ -82,7 +85,7 @@ BRIDGE_TARGET void ComputeProduct(T* out, int64_t ldc, const T* a, int64_t lda, 
     return;
   }
   if constexpr (std::is_arithmetic_v<T>) {
-    constexpr int64_t tile = 2 * kVectorBytes / sizeof(T);
+    constexpr int64_t tile = kRows<T>;
     const int64_t whole = rows / tile * tile, rest = rows - whole;
     // The last rows are computed in a copy, which has zeros below them.
     std::vector<T> last_a(rest > 0 ? kTerms * tile : 0), last(rest > 0 ? columns * tile : 0);

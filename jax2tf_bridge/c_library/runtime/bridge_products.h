@@ -97,12 +97,11 @@ template <typename T>
 Product<T> FindProduct() {
 #ifdef JAX2TF_BRIDGE_CHOOSES_PROCESSOR
   if (__builtin_cpu_supports("avx512f"))
-    return {avx512::ComputeProduct<T>, avx512::kColumns, 2 * avx512::kVectorBytes / sizeof(T)};
+    return {avx512::ComputeProduct<T>, avx512::kColumns, avx512::kRows<T>};
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-    return {avx2::ComputeProduct<T>, avx2::kColumns, 2 * avx2::kVectorBytes / sizeof(T)};
+    return {avx2::ComputeProduct<T>, avx2::kColumns, avx2::kRows<T>};
 #endif
-  return {compiled_for::ComputeProduct<T>, compiled_for::kColumns,
-          2 * compiled_for::kVectorBytes / sizeof(T)};
+  return {compiled_for::ComputeProduct<T>, compiled_for::kColumns, compiled_for::kRows<T>};
 }
 
 // Computes out [n, m] = rhs * lhs in row-major order: lhs [k, m] and rhs [n, k], or transposes.

@@ -40,8 +40,7 @@ def _is_tiny(element: str) -> bool:
 
 def _float_to_integer(target: str, x: ops.Tensor) -> ops.Tensor:
     row, dtype = dtype_of_element(target), graph_dtype(target)
-    least = -(2 ** (row.bits - 1)) if row.kind == "int" else 0
-    most = least + 2**row.bits - 1
+    least, most = row.limits
     if x.dtype.size < 4:
         x = ops.cast(x, ops.float32)
     is_nan = ops.math.is_nan(x)

@@ -517,8 +517,7 @@ def _refuse_overflow(place: str, value: Any, aval: Aval) -> None:
         return  # rows of different lengths, which TensorFlow refuses
     if array.dtype.kind not in "iu" or not array.size:
         return
-    lowest = -(2 ** (row.bits - 1)) if row.kind == "int" else 0
-    highest = lowest + 2**row.bits - 1
+    lowest, highest = row.limits
     for extreme in (int(array.min()), int(array.max())):
         if not lowest <= extreme <= highest:
             raise SavingError(
