@@ -34,6 +34,8 @@ if sys.platform != "win32":
 # Age at which an unchanged staging folder without usable locks counts as abandoned.
 _ABANDONED_AFTER_S = 24 * 3600
 _LOCK = "lock"
+# Number of staging folders that a writer makes before it gives up, because others remove each.
+_MAX_ATTEMPTS = 100
 
 
 @contextlib.contextmanager
@@ -90,16 +92,22 @@ def staging_folder(parent: Path, name: str, target: Path | None = None) -> Itera
     """
     clear_leftovers(parent, name, target)
     boot, node = _identify_system()
-    token = secrets.token_hex(8)
-    place = Path(os.path.abspath(parent), f".{name}.partial-{boot}-{node}-{token}")
-    lock: int | None = None
-    try:  # from before the folder exists, so that an interrupt at any moment removes it
-        lock = _make(place)
-        yield place
-    finally:
-        _clear(place, name, target)
-        if lock is not None:
-            os.close(lock)
+    for _ in range(_MAX_ATTEMPTS):
+        # Never the same name twice: a process that removes the folder of the last attempt cannot
+        # remove this one.
+        token = secrets.token_hex(8)
+        place = Path(os.path.abspath(parent), f".{name}.partial-{boot}-{node}-{token}")
+        lock: int | None = None
+        try:  # from before the folder exists, so that an interrupt at any moment removes it
+            lock = _make(place)
+            if lock is not None:
+                yield place
+                return
+        finally:
+            _clear(place, name, target)
+            if lock is not None:
+                os.close(lock)
+    raise make_path_error(errno.EBUSY, "is cleared by other processes again and again", parent)
 
 
 def clear_leftovers(parent: Path, name: str, target: Path | None = None) -> None:
@@ -180,36 +188,35 @@ def lock_folder(folder: AnyPath) -> Iterator[None]:
         os.close(handle)
 
 
-def _make(place: Path) -> int:
+def _make(place: Path) -> int | None:
     """Makes a staging folder, and returns the handle of its lock, which it holds.
+
+    Returns None if another process removed the folder before it was locked.
 
     Raises:
       PermissionError, OSError: the folder around it cannot be written to.
     """
     try:
-        for _ in range(100):
-            place.mkdir(mode=0o700, exist_ok=True)
-            try:
-                handle = os.open(place / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-            except (FileNotFoundError, FileExistsError):
-                continue  # another process removed the folder while it was empty, or removes it
-            # The folder may be removed until the lock is held.
-            if _lock(handle) is not False and (place / _LOCK).exists():
-                return handle
-            os.close(handle)
+        place.mkdir(mode=0o700)
+        handle = os.open(place / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileNotFoundError:
+        if not place.parent.is_dir():
+            raise
+        return None
     except OSError as e:
         if e.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             text = f"cannot be written to ({os.strerror(e.errno)})"
             raise make_path_error(e.errno, text, place.parent) from e
         raise
-    raise make_path_error(
-        errno.EBUSY, "is cleared by other processes again and again", place.parent
-    )
+    if _lock(handle) is not False and (place / _LOCK).exists():
+        return handle
+    os.close(handle)
+    return None
 
 
 def _clear_if_dead(place: Path, name: str, target: Path | None, same_machine: bool) -> None:
     with contextlib.suppress(OSError):
-        os.rmdir(place)  # only an empty folder; a live writer makes it again
+        os.rmdir(place)  # only an empty folder; a live writer makes another one
         return
     try:
         handle = os.open(place / _LOCK, os.O_RDWR)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -337,10 +338,39 @@ def test_many_threads_publish_at_once(
 ) -> None:
     if lock == "missing":
         monkeypatch.setattr(_staging, "_LOCK_SECONDS", 0.0)
-    with ThreadPoolExecutor(8) as pool:
-        published = list(pool.map(lambda _: publish_version(tmp_path, write), range(40)))
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)  # so that threads stop between any two steps
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            published = list(pool.map(lambda _: publish_version(tmp_path, write), range(40)))
+    finally:
+        sys.setswitchinterval(interval)
     assert sorted(p.version for p in published) == list(range(1, 41))
     assert names(tmp_path) == sorted(map(str, range(1, 41)))
+
+
+@pytest.mark.parametrize("moment", ["before the lock", "after the lock"])
+def test_staging_folder_that_another_process_removes_gets_a_new_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    open_file = os.open
+    places: list[Path] = []
+
+    def remove_first(path: str | Path, flags: int, mode: int = 0o777, **options: Any) -> int:
+        is_new_lock = Path(path).name == _staging._LOCK and flags & os.O_CREAT
+        if is_new_lock:
+            places.append(Path(path).parent)
+            if len(places) == 1 and moment == "before the lock":
+                places[0].rmdir()
+        handle = open_file(path, flags, mode, **options)
+        if is_new_lock and len(places) == 1:
+            shutil.rmtree(places[0])
+        return handle
+
+    monkeypatch.setattr(os, "open", remove_first)
+    assert publish_version(tmp_path, write).version == 1
+    assert len(set(places)) == len(places) == 2
+    assert names(tmp_path) == ["1"]
 
 
 def test_lock_that_is_not_given_back_is_not_waited_for_long(
