@@ -106,6 +106,11 @@ class Scope:
         return self.names_lines and not self.for_onnx
 
     @property
+    def for_frozen_graph(self) -> bool:
+        """Returns whether the graph is for TensorFlow.js or Core ML, which have exact integers."""
+        return self.for_converters and self.names_lines
+
+    @property
     def is_for_any_converter(self) -> bool:
         """Returns whether a converter to LiteRT, ONNX or OpenVINO reads the operations.
 

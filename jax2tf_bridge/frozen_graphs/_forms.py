@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -182,14 +182,14 @@ def scatter_add(x: tf.Tensor, indices: tf.Tensor, updates: tf.Tensor) -> tf.Tens
 
 
 def multiply_bytes(x: tf.Tensor, y: tf.Tensor, product: Kernel) -> tf.Tensor:
-    """Multiplies matrices of 8-bit numbers in int32 by float32 products, which are exact here.
+    """Multiplies or convolves 8-bit numbers in int32 by float32 products, which are exact here.
 
     WebAssembly has no other products of matrices. They are exact for up to 74,000 summands.
 
     Args:
-      x: the left matrix.
-      y: the right matrix.
-      product: the product in float32.
+      x: the left matrix, or the image.
+      y: the right matrix, or the kernel.
+      product: the product or convolution in float32.
     """
 
     def split(z: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -217,6 +217,33 @@ def gather_batch(
     first = tf.reshape(first, tf.concat([batch, tf.ones_like(rest)], 0))
     rows_of_all = tf.reshape(x, tf.concat([[-1], shape[batch_dims + 1 :]], 0))
     return tf.gather(rows_of_all, tf.add(tf.cast(indices, tf.int32), first))
+
+
+def truncated_remainder(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Returns the remainder with the sign of the dividend."""
+    zero = tf.zeros([], x.dtype)
+    if x.dtype.is_floating:
+        rest = tf.math.floormod(tf.abs(x), tf.abs(y))
+        return tf.where(tf.less(x, zero), tf.negative(rest), rest)
+    rest = tf.math.floormod(x, y)
+    has_other_sign = tf.not_equal(tf.less(x, zero), tf.less(y, zero))
+    is_rounded_down = tf.logical_and(tf.not_equal(rest, zero), has_other_sign)
+    return tf.where(is_rounded_down, tf.subtract(rest, y), rest)
+
+
+def truncated_quotient(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Divides int32 and rounds towards zero, although the runtimes divide as float32.
+
+    The first estimate is too near to zero by less than one part in 2**19, so the quotient of the
+    rest has at most 13 bits, and rounds to the right integer.
+    """
+    multiple = tf.subtract(x, truncated_remainder(x, y))
+    divisor = tf.cast(y, tf.float32)
+    estimate = tf.multiply(tf.divide(tf.cast(multiple, tf.float32), divisor), 1 - 2.0**-20)
+    quotient = tf.cast(estimate, tf.int32)
+    rest = tf.subtract(multiple, tf.multiply(quotient, y))
+    more = tf.round(tf.divide(tf.cast(rest, tf.float32), divisor))
+    return tf.add(quotient, tf.cast(more, tf.int32))
 
 
 def logical_xor(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
@@ -263,29 +290,44 @@ _OF_NARROW: Mapping[str, Kernel] = MappingProxyType(
         "Square": tf.square,
         "Sub": tf.subtract,
         "TensorScatterAdd": scatter_add,
+        "TruncateDiv": truncated_quotient,
         **BITS,
     }
 )
 """Kernels of int32 whose results may exceed narrow integers; they are wrapped around."""
 _SUMS = frozenset({"Cumsum", "Prod", "Sum"})
 """Operations with attributes whose results may exceed narrow integers."""
-_EXACT: Mapping[str, Kernel] = MappingProxyType({"Abs": absolute, "Neg": negate})
+_EXACT: Mapping[str, Kernel] = MappingProxyType(
+    {"Abs": absolute, "Neg": negate, "TruncateDiv": truncated_quotient}
+)
 """Kernels of int32 in place of TensorFlow.js' own, which compute in float32."""
 
 
-def replace_lacking(graph: Any) -> None:
-    """Replaces operations that the runtimes lack by their forms, if they have one.
+FindKernel: TypeAlias = Callable[[Any, Mapping[str, Any]], Kernel | None]
+"""Returns the function that replaces a node; None keeps the node.
+
+The mapping has the nodes of its graph or function by name.
+
+A function that depends on more than the node's attributes is a `functools.partial` with the rest as
+keywords.
+"""
+
+
+def replace_lacking(graph: Any, find_own: FindKernel) -> None:
+    """Replaces operations that a runtime lacks by their forms, if they have one.
 
     Args:
       graph: a GraphDef, which is changed in place.
+      find_own: finds the forms of this runtime alone, which come first.
     """
     functions = FormFunctions(graph, "form")
     for nodes in list_bodies(graph):
         makers = {node.name: node for node in nodes}
         for node in nodes:
-            kernel = _find_kernel(node, makers)
+            kernel = find_own(node, makers) or _find_kernel(node, makers)
             if kernel is not None and find_op_definition(node.op) is not None:
-                functions.replace(node, make_form(node, kernel))
+                keywords = kernel.keywords if isinstance(kernel, functools.partial) else {}
+                functions.replace(node, make_form(node, kernel), *keywords.items())
     graph.library.function.extend(functions.definitions)
 
 
@@ -334,8 +376,10 @@ def _gather(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
     return functools.partial(gather_batch, batch_dims=batch_dims)
 
 
-_PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2")
-_MOVES = frozenset({"ExpandDims", "Identity", "Reshape", "Squeeze", "Transpose"})
+_PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "Conv2D")
+_MOVES = frozenset(
+    {"ExpandDims", "Identity", "Pad", "Reshape", "Slice", "Squeeze", "StridedSlice", "Transpose"}
+)
 
 
 def _has_bytes(tensor: str, makers: Mapping[str, Any]) -> bool:
@@ -356,6 +400,7 @@ _ALWAYS: Mapping[str, Kernel] = MappingProxyType(
         "Rint": tf.round,
         "TensorScatterAdd": scatter_add,
         "TensorScatterUpdate": scatter_update,
+        "TruncateMod": truncated_remainder,
     }
 )
 """Kernels of operations that TensorFlow.js lacks, or computes wrongly, for each dtype."""

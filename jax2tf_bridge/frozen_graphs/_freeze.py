@@ -13,7 +13,7 @@ import tensorflow as tf
 from jax2tf_bridge._utils import reraise_interrupts
 from jax2tf_bridge.converting import copy_as_operations, edit_graph
 from jax2tf_bridge.errors import SavingError, UnsupportedByTargetError
-from jax2tf_bridge.frozen_graphs._forms import replace_lacking
+from jax2tf_bridge.frozen_graphs._forms import FindKernel, replace_lacking
 from jax2tf_bridge.saved_model import ArrayEntry, SignatureEntry, read_sidecar
 from jax2tf_bridge.saving import SaveOptions, save_functions
 from jax2tf_bridge.signatures import (
@@ -69,15 +69,17 @@ class FrozenGraph:
 
 @dataclass(frozen=True)
 class ModelRuntime:
-    """Runtime that models are written for, in the words of messages.
+    """Runtime that models are written for.
 
     Attributes:
       name: its name, "TensorFlow.js".
       saver: the function that writes its models, "save_tfjs".
+      find_kernel: finds the functions that replace operations for this runtime alone.
     """
 
     name: str
     saver: str
+    find_kernel: FindKernel = lambda node, makers: None
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ def freeze_signatures(
         else:
             entries = _copy_model(source, folder, runtime)
         check_interrupts()
-        graphs = _freeze_folder(folder, runtime.name)
+        graphs = _freeze_folder(folder, runtime)
         check_interrupts()
     frozen = {}
     for name, graph in graphs.items():
@@ -219,19 +221,19 @@ def _copy_model(source: Path, folder: Path, runtime: ModelRuntime) -> Mapping[st
     return entries
 
 
-def _freeze_folder(folder: Path, runtime: str) -> dict[str, FrozenGraph]:
+def _freeze_folder(folder: Path, runtime: ModelRuntime) -> dict[str, FrozenGraph]:
     """Returns the graph of each signature of a SavedModel.
 
     Args:
       folder: the SavedModel, whose graph is replaced.
-      runtime: the name of the runtime, for messages.
+      runtime: the runtime.
 
     Raises:
       SavingError: there is no signature.
       ModuleError: the installed TensorFlow lacks what this needs.
     """
-    with edit_graph(folder, f"{runtime} models") as graph:
-        replace_lacking(graph.graph_def)
+    with edit_graph(folder, f"{runtime.name} models") as graph:
+        replace_lacking(graph.graph_def, runtime.find_kernel)
     model = tf.saved_model.load(str(folder))
     if not model.signatures:
         raise SavingError("The SavedModel has no signature. Save it with one.")

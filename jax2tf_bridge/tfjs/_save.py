@@ -22,10 +22,11 @@ from jax2tf_bridge.frozen_graphs import FrozenGraph, ModelRuntime, freeze_signat
 from jax2tf_bridge.saving import format_served_signature
 from jax2tf_bridge.signatures import ServedArray, Signatures, format_arrays
 from jax2tf_bridge.storage import AnyPath, as_path, check_free, whole_directory
+from jax2tf_bridge.tfjs._forms import find_kernel
 from jax2tf_bridge.tfjs._graph_model import StoredDType, is_graph_model, write_graph_models
 from jax2tf_bridge.to_tensorflow import find_node_dtype, list_bodies
 
-_RUNTIME = ModelRuntime("TensorFlow.js", "save_tfjs")
+_RUNTIME = ModelRuntime("TensorFlow.js", "save_tfjs", find_kernel)
 _MODEL = "model.json"
 _OPERATIONS = frozenset(
     {"Abs", "Acos", "Acosh", "Add", "AddN", "AddV2", "All", "Any", "ArgMax", "ArgMin", "Asin"}
@@ -254,7 +255,9 @@ def _list_lacking(graph: FrozenGraph) -> Iterator[tuple[str, str | None]]:
             dtype = find_node_dtype(node, "T") or find_node_dtype(node, "dtype")
             if node.op not in _OPERATIONS:
                 yield node.op if dtype is None else f"{node.op} of {dtype.name}", line
-            elif dtype in _LACKING_DTYPES or (
-                dtype in (tf.uint32, tf.uint64) and node.op in _LACKING_UNSIGNED
+            elif (
+                dtype in _LACKING_DTYPES
+                or (dtype in (tf.uint32, tf.uint64) and node.op in _LACKING_UNSIGNED)
+                or (dtype == tf.int32 and node.op == "Conv2D")
             ):
                 yield f"{node.op} of {dtype.name}", line

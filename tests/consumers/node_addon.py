@@ -182,7 +182,7 @@ def call(
     *,
     signature: str = "serving_default",
     repeat: int = 1,
-    backend: str | None = None,
+    backends: Sequence[str] = (),
 ) -> ProgramAnswer:
     """Calls a signature of a SavedModel in a process of its own.
 
@@ -193,8 +193,8 @@ def call(
       folder: an existing one, for the files between the processes.
       signature: its name.
       repeat: how often each call is made.
-      backend: None for a SavedModel in tfjs-node; "cpu" or "wasm" for the JSON file of a graph
-        model in TensorFlow.js.
+      backends: empty for a SavedModel in tfjs-node; "wasm" or "cpu", or both to try one after the
+        other, for the JSON file of a graph model in TensorFlow.js.
 
     Raises:
       RuntimeError: the program fails; with what it said.
@@ -205,11 +205,11 @@ def call(
 
     given = [{name: _cast(array) for name, array in inputs.items()} for inputs in calls]
     asked: dict[str, Any] = {"model": str(model), "repeat": repeat}
-    if backend is None:
+    if not backends:
         asked |= {"signature": signature}
     else:
-        asked |= {"backends": [backend], "folders": [str(folder)]}
-    program = PROGRAM if backend is None else GRAPH_MODEL_PROGRAM
+        asked |= {"backends": [*backends], "folders": [str(folder)]}
+    program = GRAPH_MODEL_PROGRAM if backends else PROGRAM
     return run_program([str(node.program), str(program)], asked, given, folder, node.environment())
 
 

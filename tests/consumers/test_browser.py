@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,7 +66,7 @@ def test_values_are_those_of_jax(
     inputs = [dict(zip(facts["inputs"], a["inputs"], strict=True)) for a in arrays]
     file = folder / "model" / "model.json"
     repeat = 23 if RECORD_TIMES in os.environ else 1
-    answer = call(installed, file, inputs, tmp_path, backend="wasm", repeat=repeat)
+    answer = call(installed, file, inputs, tmp_path, backends=["wasm"], repeat=repeat)
     note_size("wasm", file.parent)
     if repeat > 1:
         note_median("wasm", answer.times[0])
@@ -163,9 +164,63 @@ def test_integers_wrap_around_in_javascript(installed: Node, tmp_path: Path) -> 
     for backend in ("cpu", "wasm"):
         inputs = [{"x": x, "y": y}]
         file = tmp_path / "model" / "model.json"
-        (results,) = call(installed, file, inputs, tmp_path, backend=backend).results
+        (results,) = call(installed, file, inputs, tmp_path, backends=[backend]).results
         for name, array in expected.items():
             found = results[name]
             # The backend "cpu" casts int32 to float32 without rounding.
             found = found.view(np.uint32) if array.dtype == jnp.uint32 else found.astype("float32")
             np.testing.assert_array_equal(found, array, f"{name} ({backend})")
+
+
+def test_what_webassembly_computes_wrongly_is_replaced(installed: Node, tmp_path: Path) -> None:
+    """Tests the operations that docs/browser.md lists, in both backends."""
+    import jax
+    import jax.numpy as jnp
+
+    from jax2tf_bridge import Signature, save_tfjs
+
+    def compute(x: jax.Array, y: jax.Array, z: jax.Array, image: jax.Array) -> dict[str, jax.Array]:
+        kernel = jnp.arange(36.0).reshape(4, 1, 3, 3)[:, :, :2, :2]
+        options: Any = {"dimension_numbers": ("NCHW", "OIHW", "NCHW")}
+        bytes_ = image.astype(jnp.int8), kernel.astype(jnp.int8)
+        return {
+            "backwards": x[::-1],
+            "steps": x[1::3],
+            "flags": (x > y)[::2],
+            "chosen": jnp.where(x > y, y > 0, x > 3),
+            "quotient": x // y,
+            "remainder": x % y,
+            "rest": jax.lax.rem(z, jnp.float32(1.5)),
+            "maximum": jnp.maximum(z, z[::-1]),
+            "clipped": jnp.clip(z, 0.5, 0.75),
+            "signs": jnp.sign(z),
+            "six": jax.nn.relu6(z),
+            "integers": (z * 1e9).astype(jnp.int32),
+            "sorted": jnp.sort(z),
+            "set": x.at[y].set(7, mode="drop"),
+            "groups": jax.lax.conv_general_dilated(
+                image, kernel, (1, 1), "SAME", feature_group_count=2, **options
+            ),
+            "spread": jax.lax.conv_general_dilated(
+                image[:, :1], kernel, (2, 1), "SAME", rhs_dilation=(1, 2), **options
+            ),
+            "bytes": jax.lax.conv_general_dilated(
+                bytes_[0][:, :1], bytes_[1], (1, 1), "SAME", preferred_element_type=jnp.int32
+            ),
+        }
+
+    random = np.random.default_rng(0)
+    x = random.integers(-(2**31), 2**31, 40).astype(np.int32)
+    y = (random.integers(-(2**31), 2**31, 40) >> random.integers(0, 31, 40)).astype(np.int32) | 1
+    y[:3] = [5, -1, 100]
+    z = np.array([np.nan, 1, np.inf, -np.inf, 3.5, -0.5, 0.6, -3, 7, np.nan], np.float32)
+    image = random.integers(-9, 9, (2, 2, 5, 4)).astype(np.float32)
+    arguments = [x, y, z, image]
+    save_tfjs(tmp_path / "model", Signature(compute, args=arguments))
+    expected = jax.jit(compute)(*arguments)
+    inputs = [dict(zip(["x", "y", "z", "image"], arguments, strict=True))]
+    file = tmp_path / "model" / "model.json"
+    for backend in ("cpu", "wasm"):
+        (results,) = call(installed, file, inputs, tmp_path, backends=[backend]).results
+        for name, array in expected.items():
+            np.testing.assert_array_equal(results[name], array, f"{name} ({backend})")

@@ -75,6 +75,30 @@ def test_products_of_bytes_are_exact() -> None:
     np.testing.assert_array_equal(found, x @ y)
 
 
+def test_division_of_integers() -> None:
+    """Tests quotients of 31 bits, where float32 is wrong by hundreds."""
+    random = np.random.default_rng(0)
+    x = random.integers(-(2**31), 2**31, 5000).astype(np.int32)
+    y = (random.integers(-(2**31), 2**31, 5000) >> random.integers(0, 31, 5000)).astype(np.int32)
+    x[:4], y[:4] = [-(2**31), 2**31 - 1, -7, 7], [1, 1, 3, -3]
+    x, y = x[y != 0], y[y != 0]
+    wide = [each.astype(np.int64) for each in (x, y)]
+    rest = np.fmod(*wide)
+    quotient = (wide[0] - rest) // wide[1]
+    is_in_range = quotient < 2**31  # -2**31 divided by -1 is not
+    x, y, rest, quotient = (each[is_in_range] for each in (x, y, rest, quotient))
+    operands = tf.constant(x), tf.constant(y)
+    np.testing.assert_array_equal(_forms.truncated_quotient(*operands), quotient)
+    np.testing.assert_array_equal(_forms.truncated_remainder(*operands), rest)
+
+
+def test_remainder_of_floats() -> None:
+    random = np.random.default_rng(0)
+    x, y = (random.normal(0, 100, 500).astype(np.float32) for _ in range(2))
+    found = _forms.truncated_remainder(tf.constant(x), tf.constant(y))
+    np.testing.assert_array_equal(found, np.fmod(x, y))
+
+
 @pytest.mark.parametrize("batch_dims", [1, 2])
 def test_gather_in_a_batch(batch_dims: int) -> None:
     x = tf.constant(np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5))

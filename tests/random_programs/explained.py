@@ -128,7 +128,7 @@ def _is_complex_at_edge(case: Case) -> bool:
     values = [widened(a) for a in case.operands if kind_of(str(a.dtype)) == "c"]
     if kind_of(str(case.expected.dtype)) == "c":
         values.append(widened(case.expected)[case.wrong])
-    return case.way == "operations" and any(
+    return case.way in ("operations", "onnx", "tfjs") and any(
         not (np.abs(part) < _EDGE).all() for a in values for part in (a.real, a.imag)
     )
 
@@ -180,7 +180,7 @@ def _is_index_beyond_32_bits(case: Case) -> bool:
 
 def _shows_bits_of_subnormal_numbers(case: Case) -> bool:
     floats = [widened(a) for a in case.operands if kind_of(str(a.dtype)) == "f"]
-    return re.search("bitcast|atan2", case.step.operation) is not None and any(
+    return re.search("bitcast|atan2|logical", case.step.operation) is not None and any(
         ((a != 0) & (np.abs(a) < 1.4e-38)).any() for a in floats
     )
 
@@ -253,20 +253,44 @@ def _is_at_edge_in_litert(case: Case) -> bool:
     )
 
 
-def _computes_float16_in_float32(case: Case) -> bool:
-    """Returns whether numbers of float16 overflow between the operations of a step."""
+def _computes_16_bits_in_float32(case: Case) -> bool:
+    """Returns whether 16-bit floats overflow, in a result or between the operations of a step."""
     dtypes = [str(case.expected.dtype), *(str(a.dtype) for a in case.operands)]
-    if case.way != "onnx" or "float16" not in dtypes:
+    if case.way not in ("onnx", "tfjs") or {"float16", "bfloat16"}.isdisjoint(dtypes):
         return False
     results = [widened(a)[case.wrong] for a in (case.expected, case.actual)]
-    return any(not np.isfinite(a).all() for a in results)
+    floats = [a for a in case.operands if kind_of(str(a.dtype)) == "f"]
+    return any(not np.isfinite(a).all() for a in results) or any(
+        (np.abs(widened(a)) > _edge_of(a, case.step.operation)).any() for a in floats
+    )
+
+
+def _has_no_elements_in_tensorflow_js(case: Case) -> bool:
+    return case.way == "tfjs" and 0 in (case.expected.size, *(a.size for a in case.operands))
+
+
+def _orders_nan_in_tensorflow_js(case: Case) -> bool:
+    names = "sort|top_k|median|quantile|percentile|sign|relu6|reduce_window|hard_|cumm"
+    return (
+        case.way == "tfjs" and re.search(names, case.step.operation) is not None and case.has("nan")
+    )
 
 
 EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
-        "ONNX Runtime computes float16 in float32, and overflows elsewhere",
+        "ONNX Runtime and TensorFlow.js compute 16-bit floats in float32, and overflow elsewhere",
         "docs/onnx-and-openvino.md",
-        _computes_float16_in_float32,
+        _computes_16_bits_in_float32,
+    ),
+    Explanation(
+        "TensorFlow.js has no arrays without elements",
+        "docs/browser.md",
+        _has_no_elements_in_tensorflow_js,
+    ),
+    Explanation(
+        "TensorFlow.js puts NaN anywhere when it sorts, and drops it in some functions",
+        "docs/browser.md",
+        _orders_nan_in_tensorflow_js,
     ),
     Explanation(
         "complex numbers with NaN or infinity, or beyond 1e30",

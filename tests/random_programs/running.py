@@ -28,6 +28,9 @@ PER_PROCESS = 500
 MAX_SECONDS = 300
 """Time in seconds after which a program counts as one that does not end."""
 
+SMALL = frozenset({"litert", "tfjs"})
+"""Ways whose programs are small, of few dtypes."""
+
 LITERT_DTYPES = ("bool", "int32", "float32", "int8", "float16", "uint8", "int16", "bfloat16")
 
 
@@ -177,12 +180,12 @@ def _work(sender: Any, seed: int, numbers: Sequence[int], ways: Sequence[str]) -
 
 def groups(ways: Sequence[str]) -> list[list[str]]:
     """Groups the ways that take the same programs."""
-    large = [way for way in ways if way != "litert"]
-    return [group for group in (large, [way for way in ways if way == "litert"]) if group]
+    large = [way for way in ways if way not in SMALL]
+    return [group for group in (large, [way for way in ways if way in SMALL]) if group]
 
 
 def make(seed: int, number: int, ways: Sequence[str]) -> Program:
-    """Makes a program for some ways: LiteRT gets smaller ones, of dtypes that it has."""
-    if "litert" in ways:
+    """Makes a program for some ways: converters get smaller ones, of dtypes that they have."""
+    if not SMALL.isdisjoint(ways):
         return random_program(seed, number, steps=(3, 8), dtypes=LITERT_DTYPES, x64=False)
     return random_program(seed, number, steps=(6, 16))

@@ -16,9 +16,9 @@ from tests.random_programs.judging import ROUNDING, judge
 from tests.random_programs.program import Input, Program, Step
 from tests.random_programs.running import run
 from tests.random_programs.strategy import programs, random_program
-from tests.random_programs.ways import WAYS, Run, in_jax
+from tests.random_programs.ways import WAYS, Run, find_node, in_jax
 
-PROGRAMS = {("xla", "operations"): 160, ("litert",): 50}
+PROGRAMS = {("xla", "operations"): 160, ("litert",): 50, ("onnx",): 60, ("tfjs",): 15, ("c",): 4}
 """Number of programs of the slow tests, by the ways that take the same ones."""
 
 _PROGRAM = Program(
@@ -36,6 +36,13 @@ _PROGRAM = Program(
 @pytest.mark.slow
 @pytest.mark.parametrize("ways", PROGRAMS, ids="-".join)
 def test_random_programs_agree_with_jax(ways: tuple[str, ...]) -> None:
+    if "tfjs" in ways:
+        from tests.consumers.harness import NotAvailableError
+
+        try:
+            find_node()
+        except NotAvailableError as e:
+            pytest.skip(str(e))
     for report in run(0, range(PROGRAMS[ways]), ways):
         assert not report.faults, report.text()
         assert report.compared > 0.9 * report.programs

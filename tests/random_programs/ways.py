@@ -1,7 +1,8 @@
-"""The ways on which a program is run: jax.jit, three into TensorFlow, and ONNX Runtime."""
+"""The ways on which a program is run: jax.jit, and every kind of file that the bridge writes."""
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +15,17 @@ import onnxruntime
 import tensorflow as tf
 from jax import export as jax_export
 
-from jax2tf_bridge import Signature, Target, export, save_litert, save_onnx, to_tf
+from jax2tf_bridge import (
+    Signature,
+    Target,
+    compile_library,
+    export,
+    load_library,
+    save_litert,
+    save_onnx,
+    save_tfjs,
+    to_tf,
+)
 from tests.litert.running import interpreter
 from tests.random_programs.program import Program
 from tests.random_programs.values import Array
@@ -79,13 +90,8 @@ def in_litert(program: Program) -> Run:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "program.tflite")
         with jax.enable_x64(program.x64):
-            signature = Signature(
-                program.function(),
-                args=program.arguments(0),
-                polymorphic_shapes=program.polymorphic_shapes(),
-            )
             # The results are compared with JAX's here.
-            model = save_litert(file, signature, verify=False)
+            model = save_litert(file, _signature(program), verify=False)
         loaded = interpreter(file)
     runner = loaded.get_signature_runner("serving_default")
     names = list(model.signatures["serving_default"].outputs)
@@ -106,20 +112,14 @@ def in_onnx(program: Program) -> Run:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "program.onnx")
         with jax.enable_x64(program.x64):
-            signature = Signature(
-                program.function(),
-                args=program.arguments(0),
-                polymorphic_shapes=program.polymorphic_shapes(),
-            )
             # The results are compared with JAX's here.
-            model = save_onnx(file, signature, platforms=["cpu"], verify=False)
-            results = jax.eval_shape(program.function(), *program.arguments(0))
+            model = save_onnx(file, _signature(program), platforms=["cpu"], verify=False)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         options.log_severity_level = 4
         session = onnxruntime.InferenceSession(str(file), options, ["CPUExecutionProvider"])
     names = [*model.signatures["serving_default"].outputs]
-    dtypes = [result.dtype for result in results]
+    dtypes = _result_dtypes(program)
 
     def run(args: Sequence[Array]) -> list[Array]:
         feeds = {i.name: _to_onnx(arg) for i, arg in zip(program.inputs, args, strict=True)}
@@ -143,11 +143,69 @@ def _from_onnx(array: Array, dtype: np.dtype[Any]) -> Array:
     return array.astype(dtype) if dtype == ml_dtypes.bfloat16 else array
 
 
+_BACKENDS = ("wasm", "cpu")
+"""The second is for what the first lacks, such as products of integers (docs/browser.md)."""
+
+
+def in_tensorflow_js(program: Program) -> Run:
+    """Makes a graph model with open sizes, and runs it in TensorFlow.js on Node's wasm backend."""
+    from tests.consumers.node_addon import call  # of a checkout
+
+    folder = tempfile.TemporaryDirectory()
+    file = Path(folder.name, "model", "model.json")
+    with jax.enable_x64(program.x64):
+        model = save_tfjs(file.parent, _signature(program))
+    names = [*model.signatures["serving_default"].outputs]
+    dtypes = _result_dtypes(program)
+
+    def run(args: Sequence[Array]) -> list[Array]:
+        feeds = {
+            i.name: _to_tensorflow_js(arg) for i, arg in zip(program.inputs, args, strict=True)
+        }
+        answer = call(find_node(), file, [feeds], Path(folder.name), backends=_BACKENDS)
+        return [answer.results[0][n].astype(d) for n, d in zip(names, dtypes, strict=True)]
+
+    return run
+
+
+def _to_tensorflow_js(array: Array) -> Array:
+    if array.dtype == np.uint32 or array.dtype == np.bool_:
+        return array
+    is_float = array.dtype.kind in "fV"
+    return array.astype(np.float32 if is_float else np.int32)
+
+
+@functools.cache
+def find_node() -> Any:
+    """Returns Node with TensorFlow.js; see `node_for_browsers`."""
+    from tests.consumers.harness import Harness
+    from tests.consumers.node_addon import node_for_browsers
+
+    return node_for_browsers(Harness(Path(tempfile.gettempdir())))
+
+
+def in_c(program: Program) -> Run:
+    """Compiles a C library for the sizes of each call, and loads it."""
+
+    def run(args: Sequence[Array]) -> list[Array]:
+        fixed = Signature(program.function(), args=args)
+        with tempfile.TemporaryDirectory() as folder, jax.enable_x64(program.x64):
+            library = compile_library(Path(folder, "program"), fixed, shared=True)
+            loaded = load_library(library.path / "program.so")
+            taken = loaded.signatures["serving_default"].inputs
+            feeds = {i.name: a for i, a in zip(program.inputs, args, strict=True)}
+            return [*loaded(**{name: feeds[name] for name in taken}).values()]
+
+    return run
+
+
 WAYS: dict[str, Callable[[Program], Run]] = {
     "xla": in_xla,
     "operations": in_operations,
     "litert": in_litert,
     "onnx": in_onnx,
+    "tfjs": in_tensorflow_js,
+    "c": in_c,
 }
 """By the names of the command line."""
 
@@ -160,3 +218,17 @@ def _export(program: Program, target: Target) -> Any:
             platforms=["cpu"],
             target=target,
         )(*program.arguments(0))
+
+
+def _signature(program: Program) -> Signature:
+    return Signature(
+        program.function(),
+        args=program.arguments(0),
+        polymorphic_shapes=program.polymorphic_shapes(),
+    )
+
+
+def _result_dtypes(program: Program) -> list[np.dtype[Any]]:
+    with jax.enable_x64(program.x64):
+        results = jax.eval_shape(program.function(), *program.arguments(0))
+    return [result.dtype for result in results]

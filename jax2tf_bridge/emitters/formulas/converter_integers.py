@@ -208,19 +208,41 @@ def _clip(y: ops.Tensor, least: int, most: int) -> tuple[ops.Tensor, ops.Tensor]
 
 def shift_left(element: str, x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
     """Shifts left; shifts by the width or more give 0."""
-    if dtype_of_element(element).bits < 32 or integers.is_in_width(element, y):
+    bits = dtype_of_element(element).bits
+    if integers.is_in_width(element, y):
         return integers.shift_left(element, x, y)
-    places, is_within = _clip(y, 0, dtype_of_element(element).bits - 1)
+    if bits < 32:
+        return _shift_wider(shift_left, element, x, y)
+    places, is_within = _clip(y, 0, bits - 1)
     return _zero_unless(is_within, ops.bitwise.left_shift(x, places))
 
 
 def shift_right_arithmetic(element: str, x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
     """Shifts right and fills with the sign bit."""
+    bits = dtype_of_element(element).bits
     if integers.is_unsigned(element) or integers.is_in_width(element, y):
         return integers.shift_right_arithmetic(element, x, y)
-    places, is_within = _clip(y, 0, dtype_of_element(element).bits - 1)
-    most = constant_like(y, dtype_of_element(element).bits - 1)
-    return ops.bitwise.right_shift(x, select(is_within, places, most))
+    if bits < 32:
+        return _shift_wider(shift_right_arithmetic, element, x, y)
+    places, is_within = _clip(y, 0, bits - 1)
+    return ops.bitwise.right_shift(x, select(is_within, places, constant_like(y, bits - 1)))
+
+
+def _shift_wider(
+    shift: Callable[..., ops.Tensor], element: str, x: ops.Tensor, y: ops.Tensor
+) -> ops.Tensor:
+    """Shifts narrow integers in int32, because bits of another dtype would need Bitcast."""
+    bits, places = dtype_of_element(element).bits, ops.cast(y, ops.int32)
+    # Shifts by the width or more are shifts by 32 or more.
+    places = select(_is_below(places, bits), places, constant_like(places, 32))
+    shifted = shift("i32", ops.cast(x, ops.int32), places)
+    return integers.wrap(element, ops.cast(shifted, y.dtype))
+
+
+def _is_below(places: ops.Tensor, bits: int) -> ops.Tensor:
+    return ops.equal(
+        places, ops.clip_by_value(places, _zero(places), constant_like(places, bits - 1))
+    )
 
 
 def shift_right_logical(element: str, x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
@@ -230,6 +252,9 @@ def shift_right_logical(element: str, x: ops.Tensor, y: ops.Tensor) -> ops.Tenso
         # ONNX Runtime only shifts integers of 8, 32 and 64 bits.
         wide = [ops.cast(each, ops.uint32) for each in (x, y)]
         return ops.cast(integers.shift_right_logical("ui32", *wide), ops.uint16)
+    if bits < 32 and not integers.is_unsigned(element) and not integers.is_in_width(element, y):
+        wide = ops.bitwise.bitwise_and(ops.cast(x, ops.int32), ops.constant((1 << bits) - 1))
+        return _shift_wider(shift_right_logical, element, wide, y)
     if bits < 32:
         return integers.shift_right_logical(element, x, y)
     known = ops.get_static_value(y)

@@ -94,7 +94,9 @@ def add_row(scope: Scope, array: Array, place: int) -> Array:
 def convolve(scope: Scope, image: Array, kernel: Array, axes: Sequence[Axis], groups: int) -> Array:
     """Convolves over two or three axes with Conv2D, DepthwiseConv2dNative or Conv3D."""
     sizes = (image.sizes[0], *(axis.result for axis in axes), kernel.sizes[-1])
-    if len(axes) == 3:
+    # TensorFlow.js has either strides or dilations, and no groups.
+    has_both = all(any(getattr(axis, name) > 1 for axis in axes) for name in ("stride", "dilation"))
+    if len(axes) == 3 or (scope.for_frozen_graph and has_both):
         kernel, axes = _dilate_kernel(scope, kernel, axes)
     image, axes, padding = _pad(scope, image, axes)
     strides, dilations = [axis.stride for axis in axes], [axis.dilation for axis in axes]
@@ -110,7 +112,11 @@ def convolve(scope: Scope, image: Array, kernel: Array, axes: Sequence[Axis], gr
         tensor = ops.nn.depthwise_conv2d(x, w, _around([stride, stride]), padding)
     else:
         around = _around(strides)
-        tensor = ops.nn.conv2d(x, w, around, padding, dilations=_around(dilations))
+
+        def convolve_group(a: ops.Tensor, b: ops.Tensor) -> ops.Tensor:
+            return ops.nn.conv2d(a, b, around, padding, dilations=_around(dilations))
+
+        tensor = _by_groups(convolve_group, x, w, groups if scope.for_frozen_graph else 1)
     return _array(scope, image, tensor, sizes)
 
 

@@ -131,7 +131,8 @@ def _by_kind(
         kind = dtype_of_element(element).kind
         function = flag
         if kind in ("int", "uint"):
-            kernel = (scope.for_converters and _CONVERTER_INTEGERS.get(name)) or integer
+            has_own = scope.for_converters and not _divides_exactly(scope, name, element)
+            kernel = (has_own and _CONVERTER_INTEGERS.get(name)) or integer
             function = None if kernel is None else functools.partial(kernel, element)
         elif kind != "bool":
             function = (scope.for_converters and _CONVERTER_FLOATS.get(name)) or real
@@ -141,6 +142,11 @@ def _by_kind(
         return emit_elementwise(scope, operation, operands, function)
 
     return emit
+
+
+def _divides_exactly(scope: Scope, name: str, element: str) -> bool:
+    """Returns whether the graph's runtime has an exact division, or a replacement of it."""
+    return scope.for_frozen_graph and name in ("divide", "remainder") and element != "ui32"
 
 
 def _for_any_element(function: TensorFunction) -> Kernel:
@@ -185,7 +191,7 @@ def _compare_exactly(scope: Scope, operation: Operation, operands: Arrays) -> An
         return emit_elementwise(scope, operation, operands, compare)
     is_ordered = integers.is_unsigned(element) and direction not in ("EQ", "NE")
     is_small = not is_ordered and any(map(converter_integers.is_small, operands))
-    if not converter_integers.is_wide(element) or is_small:
+    if not converter_integers.is_wide(element) or is_small or scope.for_frozen_graph:
         return _compare.emit(scope, operation, operands)
     return emit_elementwise(scope, operation, operands, converter_integers.COMPARISONS[direction])
 
@@ -211,7 +217,7 @@ def _clamp_exactly(scope: Scope, operation: Operation, operands: Arrays) -> Arra
     low, x, high = operands
     is_small = all(map(converter_integers.is_small, (low, high)))
     is_exact = is_small and not integers.is_unsigned(x.element)
-    if is_exact or not converter_integers.is_wide(x.element):
+    if is_exact or not converter_integers.is_wide(x.element) or scope.for_frozen_graph:
         return emit_elementwise(scope, operation, operands, _clamp)
 
     def function(low: ops.Tensor, x: ops.Tensor, high: ops.Tensor) -> ops.Tensor:
@@ -289,8 +295,9 @@ def _round_down(scope: Scope, operation: Operation, operands: Arrays) -> Array:
     if is_positive and element in ("i32", "i64") and not scope.is_for_any_converter:
         function = ops.math.floordiv if is_quotient else ops.math.floormod
         return emit_elementwise(scope, operation, operands, function)
-    kernels = converter_integers if scope.for_converters else integers
-    select = converter_integers.select if scope.for_converters else ops.where
+    is_inexact = scope.for_converters and not _divides_exactly(scope, "divide", element)
+    kernels = converter_integers if is_inexact else integers
+    select = converter_integers.select if is_inexact else ops.where
 
     def divide(x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
         zero, one = (integers.constant_like(x, number) for number in (0, 1))

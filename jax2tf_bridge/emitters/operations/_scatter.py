@@ -286,6 +286,30 @@ class _Rows:
         flat = [scope.tensor(reshape(scope, update, (*total, *self.rest))) for update in updates]
         return ops.gather(vectors, chosen), [ops.gather(tensor, chosen) for tensor in flat]
 
+    def ids(self) -> ops.Tensor:
+        """Returns the number of each updated row; `count` for those out of bounds."""
+        scope, total = self._scope, (multiply_sizes(self.grid),)
+        ids = scope.tensor(reshape(scope, scope.full(self.flat_index), total))
+        if self.valid is None:
+            return ids
+        flags = scope.tensor(reshape(scope, scope.full(self.valid), total))
+        return ops.where(flags, ids, scope.sizes.number(self.count, ids.dtype))
+
+    def values(self, update: Array) -> ops.Tensor:
+        """Returns the updated rows, whose numbers are `ids`."""
+        sizes = (multiply_sizes(self.grid), *self.rest)
+        return self._scope.tensor(reshape(self._scope, self.of_updates(update), sizes))
+
+    def append_row(self, array: Array) -> ops.Tensor:
+        """Returns all rows and an additional one, which receives updates out of bounds."""
+        flat = reshape(self._scope, self.of_operand(array), (self.count, *self.rest))
+        tensor = self._scope.tensor(flat)
+        return ops.concat([tensor, tensor[:1]], 0)
+
+    def remove_row(self, tensor: ops.Tensor) -> ops.Tensor:
+        """Removes the additional row again."""
+        return tensor[: self._scope.sizes.size(self.count)]
+
     def mask(self, update: Array, neutral: Any) -> ops.Tensor:
         """Replaces updates out of bounds by an identity element."""
         tensor = self._scope.tensor(self.of_updates(update))
@@ -312,6 +336,10 @@ def _combine(scope: Scope, kind: str, rows: _Rows, array: Array, update: Array) 
     # tf2onnx pads all segments of a sum to the longest one.
     elif kind == "multiply" or (is_sum and not scope.for_converters):
         tensor = _combine_segments(scope, rows, kind, array, update)
+    elif kind == "replace" and scope.for_frozen_graph and rows.valid is not None:
+        # TensorFlow.js and Core ML have no operation whose result has an unknown size.
+        ids, new = rows.ids()[:, None], rows.values(update)
+        tensor = rows.remove_row(_replace(rows.append_row(array), ids, new))
     elif kind == "replace":
         vectors, (new,) = rows.within_bounds([update])
         tensor = _replace(rows.indexed(array), vectors, new)
@@ -362,14 +390,8 @@ def _combine_runs(scope: Scope, rows: _Rows, kind: str, array: Array, update: Ar
     Sorts the updates by rows, and combines neighbours of the same row. Each step doubles the number
     of combined neighbours, so the last update of a row gets the total.
     """
-    old, new = rows.of_operand(array), rows.of_updates(update)
-    combine = converter_forms.choose_combination(kind, old.element)
-    total = (multiply_sizes(rows.grid),)
-    ids = scope.tensor(reshape(scope, scope.full(rows.flat_index), total))
-    if rows.valid is not None:
-        flags = scope.tensor(reshape(scope, scope.full(rows.valid), total))
-        ids = ops.where(flags, ids, scope.sizes.number(rows.count, ids.dtype))
-    values = ops.reshape(scope.tensor(new), scope.sizes.reshape_shape((*total, *rows.rest)))
+    combine = converter_forms.choose_combination(kind, array.element)
+    ids, values = rows.ids(), rows.values(update)
     count = ops.shape(ids)[0]
     order = ops.math.top_k(ops.negative(ids), count).indices
     ids, values = ops.gather(ids, order), ops.gather(values, order)
@@ -390,14 +412,10 @@ def _combine_runs(scope: Scope, rows: _Rows, kind: str, array: Array, update: Ar
     )
     following = ops.gather(ids, ops.minimum(place + 1, count - 1))
     is_last = ops.logical_or(ops.not_equal(following, ids), ops.equal(place, count - 1))
-    # An additional row receives updates out of bounds.
-    flat = ops.reshape(scope.tensor(old), scope.sizes.reshape_shape((rows.count, *rows.rest)))
-    flat = ops.concat([flat, flat[:1]], 0)
+    flat = rows.append_row(array)
     target = ops.where(is_last, ids, scope.sizes.number(rows.count, ids.dtype))
     values = combine(ops.gather(flat, ids), values)
-    result = ops.tensor_scatter_nd_update(flat, target[:, None], values)
-    result = result[: scope.sizes.size(rows.count)]
-    return ops.reshape(result, scope.sizes.reshape_shape(old.sizes))
+    return rows.remove_row(ops.tensor_scatter_nd_update(flat, target[:, None], values))
 
 
 def _replace(tensor: ops.Tensor, index: ops.Tensor, updates: ops.Tensor) -> ops.Tensor:

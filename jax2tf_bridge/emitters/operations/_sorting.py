@@ -127,12 +127,12 @@ def _to_integers(scope: Scope, number: Array, key: SortKey) -> ops.Tensor:
     if row.kind == "float":
         if not key.total_order:
             tensor = ops.where(ops.equal(tensor, 0), ops.zeros([], tensor.dtype), tensor)
-        if scope.for_onnx:
-            tensor = _onnx_order(tensor)
+        if scope.for_onnx or scope.for_frozen_graph:
+            tensor = _put_nan_last(tensor, ops.float64 if scope.for_onnx else ops.float32)
         elif not scope.for_converters:
             wide = ops.cast(tensor, ops.float32) if tensor.dtype.size == 1 else tensor
             tensor = total_order_key(wide)
-        # Converters cannot read bits; NaN may then be anywhere in the order.
+        # Other converters cannot read bits; NaN may then be anywhere in the order.
     if key.descending:
         return tensor
     if tensor.dtype.is_floating:
@@ -141,11 +141,13 @@ def _to_integers(scope: Scope, number: Array, key: SortKey) -> ops.Tensor:
     return constant_like(tensor, -1 if tensor.dtype.min < 0 else tensor.dtype.max) - tensor
 
 
-def _onnx_order(tensor: ops.Tensor) -> ops.Tensor:
-    """Converts floats to floats in the same order, in which NaN comes after inf."""
-    wide = ops.cast(tensor, ops.float64)
-    # In float64 the greatest number takes the place of infinity.
-    largest = constant_like(wide, ops.float64.max)
+def _put_nan_last(tensor: ops.Tensor, dtype: ops.DType) -> ops.Tensor:
+    """Converts floats to floats in the same order, in which NaN comes after inf.
+
+    The greatest number of `dtype` takes the place of infinity.
+    """
+    wide = ops.cast(tensor, dtype)
+    largest = constant_like(wide, dtype.max)
     finite = ops.minimum(ops.maximum(wide, -largest), largest)
     return ops.where(ops.math.is_nan(wide), constant_like(wide, np.inf), finite)
 
