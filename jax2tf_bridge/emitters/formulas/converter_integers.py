@@ -252,7 +252,7 @@ def shift_right_logical(element: str, x: ops.Tensor, y: ops.Tensor) -> ops.Tenso
         # ONNX Runtime only shifts integers of 8, 32 and 64 bits.
         wide = [ops.cast(each, ops.uint32) for each in (x, y)]
         return ops.cast(integers.shift_right_logical("ui32", *wide), ops.uint16)
-    if bits < 32 and not integers.is_unsigned(element) and not integers.is_in_width(element, y):
+    if bits < 32 and not integers.is_unsigned(element):
         wide = ops.bitwise.bitwise_and(ops.cast(x, ops.int32), ops.constant((1 << bits) - 1))
         return _shift_wider(shift_right_logical, element, wide, y)
     if bits < 32:

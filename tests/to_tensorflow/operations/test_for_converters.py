@@ -175,6 +175,25 @@ def test_integers_of_32_bits_are_exact_by_sums_products_and_bits() -> None:
             np.testing.assert_array_equal(got, wanted)
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16])
+def test_narrow_integers_are_shifted_by_any_amount(dtype: Any) -> None:
+    info = np.iinfo(dtype)
+    amounts = [*range(info.bits + 2), info.max, info.min, *([] if info.min == 0 else [-1])]
+    x = np.array([info.min, info.max, 1, info.max // 3], dtype)[:, None]
+    places = np.array(amounts).astype(dtype)
+
+    def shift(x: Any, places: Any) -> Any:
+        functions = [lax.shift_left, lax.shift_right_logical]
+        if info.min < 0:  # unsigned integers would need Bitcast
+            functions.append(lax.shift_right_arithmetic)
+        x, places = jnp.broadcast_arrays(x, places)
+        return [*(function(x, places) for function in functions), lax.integer_pow(x, 3)]
+
+    convert_ = to_tf(export(shift, target=Target.converters())(x, places), with_gradient=False)
+    for found, expected in zip(convert_(x, places), jax.jit(shift)(x, places), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize("bits", [8, 16, 32, 64])
 def test_bits_of_integers_are_counted_by_sums_shifts_and_masks(bits: int) -> None:
     def count(x: Any) -> list[Any]:
