@@ -288,7 +288,8 @@ class Scope:
 
     def choose(self, flag: ops.Tensor, x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
         """Returns x where the flag is set, else y."""
-        return converter_forms.choose(flag, x, y) if self.for_converters else ops.where(flag, x, y)
+        has_own = self.for_converters and not self.for_frozen_graph
+        return converter_forms.choose(flag, x, y) if has_own else ops.where(flag, x, y)
 
     # Sizes.
 

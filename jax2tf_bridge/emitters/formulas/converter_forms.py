@@ -64,6 +64,11 @@ def choose(flag: ops.Tensor, x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
     """Returns x where the flag is set, else y."""
     if get_builder() is not None or ops.executing_eagerly():  # other builders select exactly
         return ops.where(flag, x, y)
+    if (
+        x.dtype == ops.bool
+    ):  # OpenVINO reads some bools as bytes, and refuses both beside each other
+        first = ops.logical_and(flag, x)
+        return ops.logical_or(first, ops.logical_and(ops.logical_not(flag), y))
     if x.dtype == ops.float16:  # which tf2onnx always multiplies
         wide = choose(flag, ops.cast(x, ops.float32), ops.cast(y, ops.float32))
         return ops.cast(wide, ops.float16)

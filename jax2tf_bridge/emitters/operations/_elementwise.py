@@ -158,6 +158,22 @@ def _wrap_result(function: TensorFunction) -> Kernel:
     return lambda element, *tensors: integers.wrap(element, function(*tensors))
 
 
+def _wrap_wider(function: TensorFunction) -> Kernel:
+    """Makes a kernel for integers, which wrap around also where OpenVINO's 8-bit ones saturate."""
+
+    def kernel(element: str, *tensors: ops.Tensor) -> ops.Tensor:
+        dtype = tensors[0].dtype
+        wide = [ops.cast(x, ops.int32) if dtype.size < 4 else x for x in tensors]
+        return integers.wrap(element, ops.cast(function(*wide), dtype))
+
+    return kernel
+
+
+def _negate_wider(element: str, x: ops.Tensor) -> ops.Tensor:
+    is_narrow = x.dtype.size < 4
+    return (_wrap_wider(ops.negative) if is_narrow else integers.negative)(element, x)
+
+
 def elementwise(function: TensorFunction) -> Emitter:
     """Makes an emitter that applies a broadcasting function, for every element type."""
 
@@ -229,9 +245,11 @@ def _clamp_exactly(scope: Scope, operation: Operation, operands: Arrays) -> Arra
 
 
 _emit_clamp = emits("clamp", for_converters=_clamp_exactly)(elementwise(_clamp))
-_emit_select = emits("select", for_converters=elementwise(converter_forms.choose))(
-    elementwise(ops.where)
-)
+
+
+@emits("select")
+def _select(scope: Scope, operation: Operation, operands: Arrays) -> Array:
+    return emit_elementwise(scope, operation, operands, scope.choose)
 
 
 @emits("convert")
@@ -330,16 +348,19 @@ _square = emits(SQUARE, for_converters=elementwise(converter_forms.square))(elem
 # Functions for tf2onnx and OpenVINO, where they need other ones than the table below has.
 _CONVERTER_INTEGERS: Mapping[str, Kernel] = MappingProxyType(
     {
+        "add": _wrap_wider(ops.add),
         "count_leading_zeros": converter_integers.count_leading_zeros,
         "divide": converter_integers.divide,
         "maximum": converter_integers.maximum,
         "minimum": converter_integers.minimum,
+        "multiply": _wrap_wider(ops.multiply),
+        "negate": _negate_wider,
         "popcnt": converter_integers.population_count,
         "remainder": converter_integers.remainder,
         "shift_left": converter_integers.shift_left,
         "shift_right_arithmetic": converter_integers.shift_right_arithmetic,
         "shift_right_logical": converter_integers.shift_right_logical,
-        "subtract": _wrap_result(ops.subtract),
+        "subtract": _wrap_wider(ops.subtract),
     }
 )
 _CONVERTER_FLOATS: Mapping[str, TensorFunction] = MappingProxyType(

@@ -175,6 +175,24 @@ def test_integers_of_32_bits_are_exact_by_sums_products_and_bits() -> None:
             np.testing.assert_array_equal(got, wanted)
 
 
+def test_narrow_integers_are_added_in_int32() -> None:
+    """OpenVINO's 8-bit integers saturate, where JAX's wrap around."""
+
+    def compute(x: Any, y: Any) -> Any:
+        return x + y, x - y, x * y, -x
+
+    x, y = np.array([200, 7, 255], np.uint8), np.array([100, 9, 255], np.uint8)
+    converted = to_tf(export(compute, target=Target.converters())(x, y), with_gradient=False)
+    graph = tf.function(converted, autograph=False).get_concrete_function(x, y).graph
+    bodies = [graph.as_graph_def().node]
+    bodies += [f.node_def for f in graph.as_graph_def().library.function]
+    for node in (node for nodes in bodies for node in nodes):
+        if node.op in ("Add", "AddV2", "Sub", "Mul", "Neg"):
+            assert tf.as_dtype(node.attr["T"].type) == tf.int32, node.op
+    for found, expected in zip(converted(x, y), compute(x, y), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16])
 def test_narrow_integers_are_shifted_by_any_amount(dtype: Any) -> None:
     info = np.iinfo(dtype)
