@@ -31,6 +31,7 @@ _OWN_FILES = tuple(
     f"bridge_{name}.h"
     for name in (
         "abseil",
+        "bfloat16",
         "kernels",
         "products",
         "program",

@@ -46,6 +46,7 @@ def convert(flag: Any, half: Any, count: Any, wave: Any, step: Any) -> Any:
         "step": step + 1,
         "none": count[:0],
         "wide": half.astype(jnp.float16) + jnp.float16(1),
+        "narrow": count.astype(jnp.bfloat16),
     }
 
 

@@ -14,6 +14,7 @@
 #include <unistd.h>
 #endif
 
+#include "bridge_bfloat16.h"
 #include "bridge_tensorflow.h"
 #ifdef JAX2TF_BRIDGE_RANDOM
 #include "xla/backends/cpu/runtime/rng_state_lib.h"
