@@ -60,7 +60,8 @@ class CallArguments:
           DTypeError: an argument is neither a tensor nor an array nor a number.
           ExportError: a static value is not hashable.
         """
-        static_args = {i: a for i, a in enumerate(args) if i in function.static_argnums}
+        static_positions = function.static_positions(len(args))
+        static_args = {i: a for i, a in enumerate(args) if i in static_positions}
         static_kwargs = {k: v for k, v in kwargs.items() if k in function.static_argnames}
         dynamic = (
             tuple(None if i in static_args else a for i, a in enumerate(args)),

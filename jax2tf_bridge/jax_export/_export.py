@@ -371,8 +371,9 @@ def export(
     )
 
     def export_for(*args_specs: Any, **kwargs_specs: Any) -> Exported:
+        static_positions = function.static_positions(len(args_specs))
         args = [
-            spec if i in function.static_argnums else _with_jit_types(spec, name)
+            spec if i in static_positions else _with_jit_types(spec, name)
             for i, (name, spec) in enumerate(
                 zip(function.argument_names(len(args_specs)), args_specs, strict=True)
             )

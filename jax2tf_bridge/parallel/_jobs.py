@@ -324,10 +324,10 @@ class PendingJob:
 def _remove_data(job: ExportJob) -> ExportJob:
     """Replaces arrays by their shapes and dtypes; static arguments keep their values."""
     function = JaxCallable.of(job.function, caller="ExportJob")
-    static = function.static_argnames
+    positions, static = function.static_positions(len(job.args)), function.static_argnames
     names = function.argument_names(len(job.args))
     args = tuple(
-        arg if i in function.static_argnums else _replace_arrays(arg, name)
+        arg if i in positions else _replace_arrays(arg, name)
         for i, (name, arg) in enumerate(zip(names, job.args, strict=True))
     )
     kwargs = {k: arg if k in static else _replace_arrays(arg, k) for k, arg in job.kwargs.items()}
@@ -350,7 +350,8 @@ def _replace_arrays(argument: Any, name: str) -> Any:
 def _make_argument_structure(job: ExportJob) -> TreeSpec:
     """Returns the pytree of (args, kwargs) without static arguments: the function's in_tree."""
     function = JaxCallable.of(job.function, caller="ExportJob")
-    args = tuple(arg for i, arg in enumerate(job.args) if i not in function.static_argnums)
+    static_positions = function.static_positions(len(job.args))
+    args = tuple(arg for i, arg in enumerate(job.args) if i not in static_positions)
     kwargs = {k: arg for k, arg in job.kwargs.items() if k not in function.static_argnames}
     return tree_spec((args, kwargs))
 

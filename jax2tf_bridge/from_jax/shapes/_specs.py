@@ -288,7 +288,8 @@ def symbolic_specs(
     """
     names = function.argument_names(len(args))
     positional, by_name = find_entries(polymorphic_shapes, names, kwargs, function.name)
-    static_args = {i: arg for i, arg in enumerate(args) if i in function.static_argnums}
+    static_positions = function.static_positions(len(args))
+    static_args = {i: arg for i, arg in enumerate(args) if i in static_positions}
     static_kwargs = {k: v for k, v in kwargs.items() if k in function.static_argnames}
     by_keyword = {k: v for k, v in kwargs.items() if k not in static_kwargs}
     arguments = [
