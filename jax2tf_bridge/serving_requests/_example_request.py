@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from jax2tf_bridge._dtypes import find_kind, is_integer
-from jax2tf_bridge._utils import array_type_text, join_names
+from jax2tf_bridge._utils import array_type_text, join_names, name_items
 from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.saved_model import SERVING_DEFAULT, iterate_input_sizes
@@ -118,6 +118,9 @@ class ExampleRequest:
     inputs: Mapping[str, ExampleInput]
     outputs: Mapping[str, str]
     label: str = ""
+
+    def __post_init__(self) -> None:
+        name_items(self, inputs="input", outputs="output")
 
     @property
     def rest_problem(self) -> str:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from jax2tf_bridge._utils import name_items
 from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.portable import Aval, Port, PortableFunction, variables_in
 from jax2tf_bridge.publishing import (
@@ -123,6 +124,9 @@ class ServingInstructions:
     batching_file: str = BATCHING_FILE
     notes: tuple[str, ...] = ()
     requests: Mapping[str, ExampleRequest] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        name_items(self, requests="signature")
 
     def command_line(self) -> str:
         """Formats the command for a shell, with the environment variables in front."""
