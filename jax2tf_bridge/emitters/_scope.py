@@ -108,9 +108,17 @@ class Scope:
         return "ONNX" if self.for_onnx else "TensorFlow"
 
     @property
+    def is_converted_by_bridge(self) -> bool:
+        """Returns whether the bridge replaces operations of the finished graph.
+
+        It does so for LiteRT, and for frozen graphs (TensorFlow.js, Core ML).
+        """
+        return self.names_lines and not self.for_onnx
+
+    @property
     def for_litert(self) -> bool:
         """Returns whether LiteRT's converter reads the graph."""
-        return self.names_lines and not self.for_onnx
+        return self.is_converted_by_bridge and not self.for_converters
 
     @property
     def is_for_any_converter(self) -> bool:
@@ -386,11 +394,8 @@ class Scope:
 
     def _receive(self, tensor: ops.Tensor, element: str) -> ops.Tensor:
         dtype = graph_dtype(element)
-        return (
-            ops.cast(tensor, dtype)
-            if is_narrow_float(element) and tensor.dtype != dtype
-            else tensor
-        )
+        was_carried = is_narrow_float(element) and tensor.dtype != dtype
+        return ops.cast(tensor, dtype) if was_carried else tensor
 
     def result(self, operation: Operation, tensor: ops.Tensor, sizes: Shape) -> Array:
         """Makes the array of an operation's first result from a tensor with all its sizes."""
