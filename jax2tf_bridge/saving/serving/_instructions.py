@@ -35,10 +35,10 @@ from jax2tf_bridge.saving.serving._batching import (
 from jax2tf_bridge.saving.serving._warm_up import make_cache_environment
 from jax2tf_bridge.serving_requests import (
     GRPC_PORT,
-    REST_DTYPES,
     REST_PORT,
     ExampleRequest,
     ServedName,
+    find_dtypes_without_rest,
     find_served_name,
     find_versions_folder,
 )
@@ -351,8 +351,8 @@ def _write_rest_notes(signatures: Iterable[ServedSignature]) -> list[str]:
     dtypes: list[str] = []
     names, defaults = [], []
     for signature in signatures:
-        arrays = (*signature.inputs.items(), *signature.outputs.items())
-        others = {name: array.dtype for name, array in arrays if array.dtype not in REST_DTYPES}
+        arrays = {**signature.inputs, **signature.outputs}
+        others = find_dtypes_without_rest({name: array.dtype for name, array in arrays.items()})
         if others:
             dtypes += others.values()
             names.append(f"{signature.name} ({', '.join(others)})")

@@ -36,7 +36,7 @@ from jax2tf_bridge.saved_model import (
     read_sidecar,
     read_tensor_spec,
 )
-from jax2tf_bridge.serving_requests import REST_DTYPES
+from jax2tf_bridge.serving_requests import find_dtypes_without_rest
 from jax2tf_bridge.storage import as_path
 from shape_poly import SymbolicScope, sample_sizes
 
@@ -83,16 +83,16 @@ class LoadRequest:
         Raises:
           BridgeError: the REST API does not take the dtype of an input.
         """
-        for name, array in self.inputs.items():
-            # NumPy has texts as objects.
-            if array.dtype.kind not in "OSU" and array.dtype.name not in REST_DTYPES:
-                raise BridgeError(
-                    Message(
-                        f"{name} is {array.dtype.name}, which TensorFlow Serving's REST API does "
-                        "not take. Use gRPC: pip install grpcio, and pass ",
-                        *(Argument("protocol", "gRPC"), "."),
-                    )
+        # NumPy has texts as objects.
+        dtypes = {n: a.dtype.name for n, a in self.inputs.items() if a.dtype.kind not in "OSU"}
+        for name, dtype in find_dtypes_without_rest(dtypes).items():
+            raise BridgeError(
+                Message(
+                    f"{name} is {dtype}, which TensorFlow Serving's REST API does not take. Use "
+                    "gRPC: pip install grpcio, and pass ",
+                    *(Argument("protocol", "gRPC"), "."),
                 )
+            )
         inputs = {name: _as_json(array.tolist()) for name, array in self.inputs.items()}
         return json.dumps({"signature_name": signature, "inputs": inputs}).encode()
 
