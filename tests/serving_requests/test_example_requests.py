@@ -230,6 +230,15 @@ def test_models_without_a_sidecar(model: Path) -> None:
         assert body_of(made.curl()) == made.as_json()
 
 
+def test_unknown_signatures_and_inputs_are_named() -> None:
+    made = request(image=of([1.0]))
+    with pytest.raises(KeyError, match=r"There is no input 'imgae': did you mean 'image'\?"):
+        made.inputs["imgae"]
+    requests = read_example_requests(next(MODELS.rglob("saved_model.pb")).parent)
+    with pytest.raises(KeyError, match=r"There is no signature 'servin_default': did you mean"):
+        requests["servin_default"]
+
+
 @pytest.mark.checkout
 def test_the_page_lists_the_dtypes_without_rest() -> None:
     page = MODELS.with_name("docs").joinpath("clients.md").read_text(encoding="utf-8")
