@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jax2tf_bridge._utils import ItemsByName
+
 
 class Blank(str):
     """A value that the reader fills in, as code shows it.
@@ -402,14 +404,16 @@ class ExportManyError(BridgeError, ExceptionGroup[BridgeError]):
         error = ExportManyError(
             f"{len(errors)} of {count} exports failed:{lines}\n", [*errors.values()]
         )
-        error.results, error.errors = dict(results), dict(errors)
+        error.results = ItemsByName("finished job", results)
+        error.errors = ItemsByName("failed job", errors)
         return error
 
     def derive(self, excs: Sequence[BridgeError], /) -> ExportManyError:  # type: ignore[override]
         """Makes a subgroup that keeps all results."""
         error = ExportManyError(self.message, excs)
         error.results = self.results
-        error.errors = {name: e for name, e in self.errors.items() if e in excs}
+        remaining = {name: e for name, e in self.errors.items() if e in excs}
+        error.errors = ItemsByName("failed job", remaining)
         return error
 
 

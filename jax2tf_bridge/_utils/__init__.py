@@ -1,5 +1,7 @@
 """Small helpers that know nothing of the bridge."""
 
+from jax2tf_bridge._utils._items_by_name import ItemsByName as ItemsByName
+from jax2tf_bridge._utils._items_by_name import name_items as name_items
 from jax2tf_bridge._utils._json_values import JsonProblem as JsonProblem
 from jax2tf_bridge._utils._json_values import JsonValue as JsonValue
 from jax2tf_bridge._utils._plots import PlotLine as PlotLine

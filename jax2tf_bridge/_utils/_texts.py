@@ -106,8 +106,12 @@ def did_you_mean(word: str, known: Iterable[str], *, quoted: bool = False) -> st
     return f": did you mean {' or '.join(map(repr, near) if quoted else near)}?" if near else ""
 
 
-def unknown_name_text(kind: str, name: str, known: Iterable[str]) -> str:
-    """Says that a name is unknown, and lists the nearest names and all known ones.
+_MAX_NAMES = 20
+"""Maximum number of known names in a message."""
+
+
+def unknown_name_text(kind: str, name: object, known: Iterable[str]) -> str:
+    """Says that a name is unknown, and lists the nearest names and the known ones.
 
     >>> unknown_name_text("signature", "sreve", ["serve", "embed"])
     "no signature 'sreve': did you mean 'serve'? There are: serve, embed."
@@ -115,8 +119,8 @@ def unknown_name_text(kind: str, name: str, known: Iterable[str]) -> str:
     "no signature 'x'. There is none."
     """
     names = list(known)
-    there = f"There are: {', '.join(names)}." if names else "There is none."
-    return f"no {kind} {name!r}{did_you_mean(name, names, quoted=True) or '.'} {there}"
+    there = f"There are: {join_names(names, _MAX_NAMES)}." if names else "There is none."
+    return f"no {kind} {name!r}{did_you_mean(str(name), names, quoted=True) or '.'} {there}"
 
 
 def printable(text: str) -> str:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from jax2tf_bridge._utils import reraise_interrupts
+from jax2tf_bridge._utils import name_items, reraise_interrupts
 from jax2tf_bridge.c_library import _sources
 from jax2tf_bridge.c_library._cpp_header import write_cpp_header
 from jax2tf_bridge.c_library._interface import (
@@ -79,6 +79,9 @@ class CompiledLibrary:
     signatures: Mapping[str, tuple[Mapping[str, int], ...]]
     object_bytes: int
     weights_bytes: int
+
+    def __post_init__(self) -> None:
+        name_items(self, signatures="signature")
 
     def as_json(self) -> dict[str, Any]:
         """Returns the fields for JSON, with paths as texts."""

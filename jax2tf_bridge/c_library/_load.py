@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from jax2tf_bridge._dtypes import find_dtype
-from jax2tf_bridge._utils import did_you_mean
+from jax2tf_bridge._utils import ItemsByName, did_you_mean
 from jax2tf_bridge.errors import (
     BridgeError,
     DTypeError,
@@ -74,7 +74,10 @@ class LoadedLibrary:
         if status != _OK:
             raise self.make_error(status)
         self.signatures: Mapping[str, CompiledFunction] = MappingProxyType(
-            {n: CompiledFunction(self, n, s) for n, s in description["signatures"].items()}
+            ItemsByName(
+                "signature",
+                {n: CompiledFunction(self, n, s) for n, s in description["signatures"].items()},
+            )
         )
 
     def __getitem__(self, name: str) -> CompiledFunction:
@@ -137,8 +140,12 @@ class CompiledFunction:
         self._variables: list[str] = list(entry["variables"])
         self._inputs = {n: (d, symbolic_shape(s)) for n, (d, s) in entry["inputs"].items()}
         self._outputs = {n: (d, symbolic_shape(s)) for n, (d, s) in entry["outputs"].items()}
-        self.inputs = MappingProxyType({n: (d, s) for n, (d, s) in entry["inputs"].items()})
-        self.outputs = MappingProxyType({n: (d, s) for n, (d, s) in entry["outputs"].items()})
+        self.inputs = MappingProxyType(
+            ItemsByName("input", {n: (d, s) for n, (d, s) in entry["inputs"].items()})
+        )
+        self.outputs = MappingProxyType(
+            ItemsByName("output", {n: (d, s) for n, (d, s) in entry["outputs"].items()})
+        )
         self._plan = make_plan([shape for _, shape in self._inputs.values()], None, ())
 
     def __call__(self, **inputs: Any) -> dict[str, np.ndarray[Any, Any]]:

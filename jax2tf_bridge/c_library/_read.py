@@ -48,6 +48,9 @@ from shape_poly import parse_comparison
 _WITHOUT_KERNEL = {"fft": "a Fourier transform", "outfeed": "an outfeed", "infeed": "an infeed"}
 """Operations of StableHLO for which tfcompile makes no program, and their names for people."""
 
+_MAX_SIZE = 2**31 - 1
+"""Maximum size of an axis; JAX's modules compute sizes in int32."""
+
 Sizes = Sequence[Mapping[str, int]]
 
 
@@ -286,8 +289,8 @@ def _check_variables(
             names = f"Their open sizes: {', '.join(sorted(known))}."
             names = names if known else "They have no open sizes."
             problem = f": no signature has the size {variable}. {names}"
-        elif number is None or number < 1:
-            problem = f": {variable} must be an integer of at least 1. Got: {size!r}."
+        elif number is None or not 1 <= number <= _MAX_SIZE:
+            problem = f": {variable} must be an integer from 1 to {_MAX_SIZE}. Got: {size!r}."
         if problem is not None:
             raise SavingError(Message(Argument("sizes"), problem))
 

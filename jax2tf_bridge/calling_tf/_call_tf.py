@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -28,7 +28,7 @@ from jax2tf_bridge.calling_tf._values import (
 from jax2tf_bridge.errors import FunctionError, GradientError
 from jax2tf_bridge.from_jax.arguments import portable_aval
 from jax2tf_bridge.from_jax.lowering import graph_call_p
-from jax2tf_bridge.from_jax.trees import register_wrappers
+from jax2tf_bridge.from_jax.trees import check_dict_keys, register_wrappers
 from jax2tf_bridge.targets import PLATFORMS
 from jax2tf_bridge.to_tensorflow import opaque_to_autograph, tf_compat
 
@@ -268,16 +268,20 @@ def _get_function_name(f: Any) -> str:
 
 def _label_arguments(f: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> list[str]:
     # Labels look like "params['w']".
+    return [
+        label + jax.tree_util.keystr(path)
+        for label, value in _label_values(f, args, {key: kwargs[key] for key in sorted(kwargs)})
+        for path, _ in jax.tree_util.tree_flatten_with_path(value)[0]
+    ]
+
+
+def _label_values(
+    f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
     names = _list_parameters(f)
-    labels = []
-    for path, _ in jax.tree_util.tree_flatten_with_path((args, kwargs))[0]:
-        first, rest = path[1], jax.tree_util.keystr(path[2:])
-        if isinstance(first, jax.tree_util.DictKey):
-            labels.append(f"{first.key}{rest}")
-        else:
-            i = getattr(first, "idx", 0)
-            labels.append(f"{names[i] if i < len(names) else f'argument {i}'}{rest}")
-    return labels
+    for i, value in enumerate(args):
+        yield names[i] if i < len(names) else f"argument {i}", value
+    yield from kwargs.items()
 
 
 def _list_parameters(f: Callable[..., Any]) -> list[str]:
@@ -350,7 +354,12 @@ def call_tf(
     functions: dict[Any, UserFunction] = {}
 
     def jax_function(*args: Any, **kwargs: Any) -> Any:
-        leaves, in_tree = jax.tree_util.tree_flatten((args, kwargs))
+        try:
+            leaves, in_tree = jax.tree_util.tree_flatten((args, kwargs))
+        except ValueError:
+            for label, value in _label_values(callable_tf, args, kwargs):
+                check_dict_keys(value, f"The argument {label}", f" of {name}")
+            raise
         labels = _label_arguments(callable_tf, args, kwargs)
         values = [
             convert_argument(leaf, label, name) for leaf, label in zip(leaves, labels, strict=True)

@@ -15,6 +15,7 @@ from jax.export import is_symbolic_dim
 from jax2tf_bridge.errors import DTypeError, ShapeError, StructureError
 from jax2tf_bridge.from_jax import dim_from_jax
 from jax2tf_bridge.from_jax.arguments import is_key, is_narrow, portable_aval
+from jax2tf_bridge.from_jax.trees import check_dict_keys
 from jax2tf_bridge.portable import Aval
 from jax2tf_bridge.to_tensorflow import tf_compat
 
@@ -246,8 +247,14 @@ def flatten_results(
       DTypeError: JAX lacks the dtype of a result.
       StructureError, ShapeError, DTypeError: the results are not as declared.
     """
-    value = jax.tree_util.tree_map(tf_compat.unwrap_containers, value, is_leaf=tf_compat.is_wrapper)
-    leaves, structure = jax.tree_util.tree_flatten(value)
+    try:
+        value = jax.tree_util.tree_map(
+            tf_compat.unwrap_containers, value, is_leaf=tf_compat.is_wrapper
+        )
+        leaves, structure = jax.tree_util.tree_flatten(value)
+    except ValueError:
+        check_dict_keys(value, "The result", f" of the TensorFlow function {name}")
+        raise
     labels = _label_results(structure)
     tensors = [_to_tensor(leaf, label, name) for leaf, label in zip(leaves, labels, strict=True)]
     if declared is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
+import itertools
 import math
 import os
 import sys
@@ -40,6 +41,7 @@ from jax2tf_bridge.saved_model import needs_x64, read_sidecar
 from jax2tf_bridge.serve_checking import (
     DEFAULT_CALLERS,
     DEFAULT_SECONDS,
+    MAX_SIZES,
     LoadOptions,
     run_measure_load,
     run_serve_check,
@@ -257,15 +259,20 @@ def _read_load_sizes(text: str) -> tuple[str, tuple[int, ...]]:
     """
     try:
         name, values = split_assignment(text)
-        sizes: list[int] = []
+        ranges: list[tuple[int, int]] = []
         for part in values.split(","):
             first, dots, last = part.partition("..")
-            sizes += range(int(first), int(last) + 1) if dots else [int(first)]
+            ranges.append((int(first), int(last if dots else first) + 1))
     except ValueError:
-        sizes = []
-    if not sizes:
+        ranges = []
+    count = sum(max(0, stop - start) for start, stop in ranges)
+    if count == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=N,N..N, as b=1,4..8")
-    return name, tuple(sizes)
+    if count > MAX_SIZES:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} has {count} sizes; at most {MAX_SIZES} are possible"
+        )
+    return name, tuple(itertools.chain.from_iterable(itertools.starmap(range, ranges)))
 
 
 def _verify(options: argparse.Namespace, console: Console) -> None:

@@ -23,7 +23,7 @@ from jax2tf_bridge.from_jax.arguments import (
     portable_aval,
 )
 from jax2tf_bridge.from_jax.shapes import OpenSpec
-from jax2tf_bridge.from_jax.trees import rebuild_tree
+from jax2tf_bridge.from_jax.trees import check_dict_keys, rebuild_tree
 from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.to_tensorflow import cast_if_needed, is_in_range, op_dtype, tf_compat
 
@@ -60,14 +60,21 @@ class CallArguments:
           DTypeError: an argument is neither a tensor nor an array nor a number.
           ExportError: a static value is not hashable.
         """
-        static_args = {i: a for i, a in enumerate(args) if i in function.static_argnums}
+        static_positions = function.static_positions(len(args))
+        static_args = {i: a for i, a in enumerate(args) if i in static_positions}
         static_kwargs = {k: v for k, v in kwargs.items() if k in function.static_argnames}
         dynamic = (
             tuple(None if i in static_args else a for i, a in enumerate(args)),
             {k: v for k, v in kwargs.items() if k not in static_kwargs},
         )
         tree: Any
-        leaves, tree = jax.tree_util.tree_flatten(dynamic, is_leaf=tf_compat.is_wrapper)
+        try:
+            leaves, tree = jax.tree_util.tree_flatten(dynamic, is_leaf=tf_compat.is_wrapper)
+        except ValueError:
+            names = function.argument_names(len(args))
+            for name, value in [*zip(names, dynamic[0], strict=True), *dynamic[1].items()]:
+                check_dict_keys(value, f"The argument {name}")
+            raise
         if any(map(tf_compat.is_wrapper, leaves)):
             dynamic = tree.unflatten(map(_unwrap, leaves))
             leaves, tree = jax.tree_util.tree_flatten(dynamic)

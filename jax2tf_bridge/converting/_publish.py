@@ -156,9 +156,13 @@ def _map_leaves_by_name(newest: AnyPath, params: Any) -> Mapping[str, Any]:
     # JAX knows the user's own node types; the files may not have them.
     import jax
 
-    from jax2tf_bridge.from_jax.trees import tree_spec
+    from jax2tf_bridge.from_jax.trees import check_dict_keys, tree_spec
 
-    names = name_leaves(tree_spec(params))
+    try:
+        names = name_leaves(tree_spec(params))
+    except ValueError:
+        check_dict_keys(params, "params")
+        raise
     if isinstance(params, Mapping) and not _has_weight_names(newest, names):
         # Boxes around single values add parts to the names, which a state dict may lack.
         return map_weights_by_name(newest, params)

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge._utils import as_integer
+from jax2tf_bridge._utils import as_integer, name_items
 from jax2tf_bridge.coreml._graph import make_graph
 from jax2tf_bridge.emitters import find_source_line
 from jax2tf_bridge.errors import (
@@ -53,6 +53,9 @@ class CoreMLModel:
     outputs: Mapping[str, ServedArray]
     size: int
     precision: Precision
+
+    def __post_init__(self) -> None:
+        name_items(self, inputs="input", outputs="output")
 
     def as_json(self) -> dict[str, Any]:
         """Returns the description as values of JSON."""

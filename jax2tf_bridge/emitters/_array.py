@@ -9,7 +9,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from jax2tf_bridge._dtypes import DType, dtype_of_element
+from jax2tf_bridge._dtypes import (
+    DTYPES_BY_ELEMENT_TYPE,
+    NARROW_FLOATS,
+    DType,
+    dtype_of_element,
+)
 from jax2tf_bridge.emitters._ops import get_builder, ops
 from shape_poly import Dim
 
@@ -22,18 +27,30 @@ def graph_dtype(element: str) -> ops.DType:
     return ops.as_dtype(dtype_of_element(element).op_dtype)
 
 
+_WITHOUT_KERNELS = frozenset({"float8_e4m3b11fnuz", "float8_e4m3fnuz", "float8_e5m2fnuz"})
+"""Dtypes that TensorFlow has a name for, and neither constants nor casts."""
+
+
 def has_dtype(element: str) -> bool:
-    """Returns whether the graph can have a StableHLO element type."""
+    """Returns whether the graph has operations for a StableHLO element type."""
     return _has_dtype(type(get_builder()).__name__, element)
 
 
 @functools.cache
 def _has_dtype(builder: str, element: str) -> bool:
     try:
-        graph_dtype(element)
+        dtype = graph_dtype(element)
     except (KeyError, TypeError):
         return False
-    return True
+    return dtype.name not in _WITHOUT_KERNELS
+
+
+def is_narrow_float(element: str) -> bool:
+    """Returns whether elements are floats of at most 8 bits; TensorFlow only casts them to float32.
+
+    It has no kernels that pass them into branches and loops.
+    """
+    return DTYPES_BY_ELEMENT_TYPE.get(element) in NARROW_FLOATS
 
 
 Shape: TypeAlias = Sequence[Dim]

@@ -8,13 +8,20 @@ import functools
 import math
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, InitVar, dataclass, field
+from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
 from jax2tf_bridge.bytecode import Block, Operation, Program, TensorType, Value
-from jax2tf_bridge.emitters._array import Array, Arrays, Shape, graph_dtype, has_dtype
+from jax2tf_bridge.emitters._array import (
+    Array,
+    Arrays,
+    Shape,
+    graph_dtype,
+    has_dtype,
+    is_narrow_float,
+)
 from jax2tf_bridge.emitters._ops import NoOperationError, get_builder, make_line_scope, ops
 from jax2tf_bridge.emitters._sizes import Cache, Sizes, fill_sizes
 from jax2tf_bridge.emitters.formulas import converter_forms, converter_integers
@@ -101,9 +108,17 @@ class Scope:
         return "ONNX" if self.for_onnx else "TensorFlow"
 
     @property
+    def is_converted_by_bridge(self) -> bool:
+        """Returns whether the bridge replaces operations of the finished graph.
+
+        It does so for LiteRT, and for frozen graphs (TensorFlow.js, Core ML).
+        """
+        return self.names_lines and not self.for_onnx
+
+    @property
     def for_litert(self) -> bool:
         """Returns whether LiteRT's converter reads the graph."""
-        return self.names_lines and not self.for_onnx
+        return self.is_converted_by_bridge and not self.for_converters
 
     @property
     def for_frozen_graph(self) -> bool:
@@ -156,9 +171,9 @@ class Scope:
             self.fail(operation, f"the module has more than {_MAX_OPERATIONS:,} operations")
         if emitter is None:
             self.fail(operation, f"there is no {self.runtime} operation for it")
-        for value in operation.results:
+        for value in (*operation.operands, *operation.results):
             if isinstance(value.type, TensorType) and not has_dtype(value.type.element):
-                self.fail(operation, f"{self.runtime} has no dtype for {value.type}")
+                self.fail(operation, f"{self.runtime} has no operations for {value.type}")
         operands = [self.array(value) for value in operation.operands]
         line = operation.source or self._line
         scope = make_line_scope(line) if self.names_lines and line is not None else None
@@ -187,8 +202,34 @@ class Scope:
         """Returns the array of a value."""
         for values in self._values.maps:  # faster than the lookup of a ChainMap
             if value in values:
-                return values[value]
+                array = values[value]
+                if is_narrow_float(array.element):
+                    array = self._values[value] = self.capture(array)
+                return array
         raise AssertionError("an operand is used before its operation")
+
+    def capture(self, array: Array) -> Array:
+        """Returns an array for the current graph, which may be a branch or loop of the array's.
+
+        TensorFlow captures tensors of the outer graph, but none of 8-bit floats.
+        """
+        if not is_narrow_float(array.element) or get_builder() is not None:
+            return array
+        if array.computed is None:
+            return replace(array)  # the cache has the constant of an outer graph for `array`
+        graph = array.computed.graph
+        if graph is ops.compat.v1.get_default_graph():
+            return array
+        with graph.as_default():
+            carried = ops.cast(array.computed, ops.float32)
+        return replace(array, computed=ops.cast(carried, array.graph_dtype), origin=None)
+
+    def carry(self, array: Array) -> ops.Tensor:
+        """Returns the tensor of an array as branches and loops pass it: 8-bit floats as float32."""
+        tensor = self.tensor(array)
+        if is_narrow_float(array.element) and get_builder() is None:
+            tensor = ops.cast(tensor, ops.float32)
+        return tensor
 
     def called_block(self, operation: Operation) -> Block:
         """Returns the body of the function that a custom call has as its computation."""
@@ -343,7 +384,11 @@ class Scope:
     # New arrays.
 
     def measure(self, tensor: ops.Tensor, element: str, sizes: Sequence[Dim | None]) -> Array:
-        """Makes an array from a tensor; None sizes are computed from the tensor."""
+        """Makes an array from a tensor; None sizes are computed from the tensor.
+
+        The tensor may be one that `carry` returned.
+        """
+        tensor = self._receive(tensor, element)
         shape: list[ops.Tensor] = []
         result: list[Dim] = []
         for axis, size in enumerate(sizes):
@@ -352,6 +397,11 @@ class Scope:
                 size = self.sizes.new_size(shape[0][axis])
             result.append(size)
         return self.new_array(tensor, element, result)
+
+    def _receive(self, tensor: ops.Tensor, element: str) -> ops.Tensor:
+        dtype = graph_dtype(element)
+        was_carried = is_narrow_float(element) and tensor.dtype != dtype
+        return ops.cast(tensor, dtype) if was_carried else tensor
 
     def result(self, operation: Operation, tensor: ops.Tensor, sizes: Shape) -> Array:
         """Makes the array of an operation's first result from a tensor with all its sizes."""
@@ -363,7 +413,11 @@ class Scope:
     ) -> list[Array]:
         """Makes arrays from tensors, with the element types and by default the sizes of others."""
         return [
-            self.new_array(tensor, array.element, array.sizes if sizes is None else sizes)
+            self.new_array(
+                self._receive(tensor, array.element),
+                array.element,
+                array.sizes if sizes is None else sizes,
+            )
             for tensor, array in zip(tensors, arrays, strict=True)
         ]
 
@@ -390,9 +444,9 @@ class Scope:
             inner = self.new_region(other_graph=True)
             sizes = (inner.sizes.new_size(counter), *arrays[0].sizes[1:]) if is_open else None
             following, results = step(inner, counter, inner.new_arrays(tensors, arrays, sizes))
-            return (following, *map(inner.tensor, results))
+            return (following, *map(inner.carry, results))
 
-        tensors = [self.tensor(array) for array in arrays]
+        tensors = [self.carry(array) for array in arrays]
         shapes = [ops.TensorShape([None, *x.shape[1:]]) if is_open else x.shape for x in tensors]
         _, *results = ops.while_loop(
             lambda counter, *_: goes_on(counter),

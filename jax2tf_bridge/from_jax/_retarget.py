@@ -89,7 +89,7 @@ def retarget(
 def _check_custom_calls(
     module: StableHloModule, portable: PortableFunction, target: Target
 ) -> None:
-    handled = target.custom_calls(portable.platforms)
+    handled = target.handled_calls(portable.platforms)
     for call in module.describe_custom_calls():
         if call.name not in handled and not is_vouched(call.name, portable.module.disabled_checks):
             raise UnsupportedByTargetError(

@@ -154,7 +154,8 @@ class JaxCallable:
       name: the name, for messages and for the module.
       code_name: the name of the function in code, for advice.
       jitted: the jitted function to trace.
-      static_argnums, static_argnames: the static arguments of jit.
+      static_argnums, static_argnames: the static arguments of jit. Negative numbers count from the
+        last positional argument of a call.
       signature: the signature, if known.
       source: the place of its definition, as "file:line (function)", if known.
       is_unbound_module: whether it is a flax.linen module without parameters.
@@ -193,8 +194,6 @@ class JaxCallable:
         numbers, names = frozenset[int](), frozenset[str]()
         if _is_jitted(function):
             numbers, names = _jax_compat.read_static_arguments(function)
-            count = _count_positional(signature)
-            numbers = frozenset(n + count if n < 0 else n for n in numbers)
         else:
             jitted = jax.jit(_wrap(function))
         return JaxCallable(
@@ -209,6 +208,15 @@ class JaxCallable:
             and getattr(function, "scope", None) is None,
             variadic_names=_list_linen_arguments(function),
         )
+
+    def static_positions(self, count: int) -> frozenset[int]:
+        """Returns the positions of the static ones among `count` positional arguments.
+
+        >>> f = JaxCallable.of(jax.jit(lambda *args: args[0], static_argnums=-1), caller="export")
+        >>> f.static_positions(3)
+        frozenset({2})
+        """
+        return frozenset(n % count for n in self.static_argnums if -count <= n < count)
 
     def argument_names(self, count: int) -> tuple[str, ...]:
         """Returns the names of `count` positional arguments."""

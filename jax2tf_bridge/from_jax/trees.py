@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax2tf_bridge._utils import join_names
 from jax2tf_bridge.errors import StructureError, format_bullets
 from jax2tf_bridge.portable import LEAF, Aval, NodeCodec, PortableFunction, TreeSpec
 from jax2tf_bridge.serialization import (
@@ -64,6 +65,41 @@ def _describe_node(tree: Any) -> tuple[TreeSpec, list[Any]]:
         return TreeSpec("namedtuple", node_type.__name__, fields, leaves, codec), children
     named = keys if all(isinstance(k, str) for k in keys) else ()
     return TreeSpec("custom", node_type.__name__, named, leaves, codec), children
+
+
+def check_dict_keys(tree: Any, subject: str, owner: str = "") -> None:
+    """Checks that JAX can sort the keys of all dicts in a tree that it refused to flatten.
+
+    Args:
+      tree: the tree.
+      subject: the tree in messages, as "The argument x"; the path within the tree follows.
+      owner: the text after the path, as " of f".
+
+    Raises:
+      StructureError: keys of a dict have types that cannot be compared, such as int and str.
+
+    >>> check_dict_keys([{1: 0.0, "a": 0.0}], "The argument x", " of f")
+    Traceback (most recent call last):
+        ...
+    jax2tf_bridge.errors.StructureError: The argument x[0] of f is a dict with keys that JAX \
+cannot sort: 1 (int), 'a' (str). Write them as strings: '1', 'a'.
+    """
+    try:
+        children, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)
+    except (TypeError, ValueError) as e:
+        if not isinstance(tree, Mapping):
+            raise
+        keys = [f"{key!r:.80} ({type(key).__name__})" for key in tree]
+        texts = list(dict.fromkeys(map(str, tree)))
+        is_plain = len(texts) == len(keys) and all(isinstance(key, (int, str)) for key in tree)
+        as_strings = f": {join_names([*map(repr, texts)])}" if is_plain else ""
+        raise StructureError(
+            f"{subject}{owner} is a dict with keys that JAX cannot sort: {join_names(keys)}. "
+            f"Write them as strings{as_strings}."
+        ) from e
+    for path, child in children:
+        if child is not tree:
+            check_dict_keys(child, subject + jax.tree_util.keystr(path), owner)
 
 
 def describe_structure(treedef: Any, leaves: Iterable[Any]) -> TreeSpec:

@@ -114,6 +114,10 @@ def _multiply(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     return tf.cast(product, x.dtype)
 
 
+def _square(x: tf.Tensor) -> tf.Tensor:
+    return _multiply(x, x)
+
+
 def negate(x: tf.Tensor) -> tf.Tensor:
     # TensorFlow.js negates integers as float32 in WebAssembly.
     return tf.subtract(tf.zeros([], x.dtype), x)
@@ -275,6 +279,10 @@ UNSIGNED: Mapping[str, Kernel] = MappingProxyType(
 """Kernels of uint32."""
 
 
+WIDE_PRODUCTS: Mapping[str, Kernel] = MappingProxyType({"Mul": _multiply, "Square": _square})
+"""Kernels of int32 for products that may have more than 53 bits, as in hashes."""
+
+
 # The choice of nodes to replace.
 
 
@@ -353,6 +361,9 @@ def _find_kernel(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
         return _EXACT[node.op]
     if dtype == tf.uint32 and node.op in UNSIGNED:
         return UNSIGNED[node.op]
+    if dtype == tf.int32 and node.op in WIDE_PRODUCTS:
+        is_exact = any(_has_small_numbers(tensor, makers) for tensor in node.input)
+        return None if is_exact else WIDE_PRODUCTS[node.op]
     return BITS.get(node.op)
 
 
@@ -392,6 +403,27 @@ def _has_bytes(tensor: str, makers: Mapping[str, Any]) -> bool:
         and find_node_dtype(cast, "SrcT") in (tf.int8, tf.uint8)
         and find_node_dtype(cast, "DstT") == tf.int32
     )
+
+
+_MAX_FACTOR = 2**21
+"""Maximum factor with which all products of int32 are exact in JavaScript's numbers of 53 bits."""
+_SIZES = frozenset({"ArgMax", "ArgMin", "Range", "Rank", "Shape", "Size"})
+"""Operations whose results are sizes and indices, which count as small numbers."""
+_PARTS = frozenset({"BroadcastTo", "GatherV2", "Slice", "StridedSlice", "Unpack"})
+"""Operations whose results are elements of their first input."""
+
+
+def _has_small_numbers(tensor: str, makers: Mapping[str, Any]) -> bool:
+    """Returns whether the numbers of an int32 tensor are known to be at most `_MAX_FACTOR`."""
+    while (move := find_maker(tensor, makers, *_MOVES, *_PARTS)) is not None:
+        tensor = move.input[0]
+    constant = find_constant(tensor, makers)
+    if constant is not None:
+        return bool(np.all(np.abs(constant.astype(np.int64)) <= _MAX_FACTOR))
+    cast = find_maker(tensor, makers, "Cast")
+    if cast is not None:
+        return find_node_dtype(cast, "SrcT") in (tf.bool, *_NARROW)
+    return find_maker(tensor, makers, *_SIZES) is not None
 
 
 _ALWAYS: Mapping[str, Kernel] = MappingProxyType(

@@ -45,7 +45,7 @@ class ModuleContents:
       unreadable: the reason why it cannot be read; None if it can.
       portable: its function, if the sidecar has it.
       releases: the TensorFlow releases that surely run it.
-      unhandled: custom calls for which no TensorFlow release has a handler.
+      unhandled_calls: custom calls for which no TensorFlow release has a handler.
       mismatch: how the types of the op differ from those of the module; None if they agree.
       narrow: dtypes of arguments and results that TensorFlow passes incorrectly.
     """
@@ -57,7 +57,7 @@ class ModuleContents:
     unreadable: str | None
     portable: PortableFunction | None
     releases: tuple[str, ...]
-    unhandled: tuple[str, ...]
+    unhandled_calls: tuple[str, ...]
     mismatch: str | None
     narrow: tuple[str, ...]
 
@@ -187,7 +187,7 @@ def _make_contents(
         unreadable=summary_or_error if isinstance(summary_or_error, str) else None,
         portable=portable,
         releases=tuple(_iter_releases(op, calls)) if summary is not None and not narrow else (),
-        unhandled=find_unhandled_calls(_drop_vouched_lapack(op), calls),
+        unhandled_calls=find_unhandled_calls(_drop_vouched_lapack(op), calls),
         mismatch=mismatch,
         narrow=narrow,
     )

@@ -154,7 +154,7 @@ def _check_module(module: ModuleContents) -> Iterator[Finding]:
 
 
 def _check_custom_calls(modules: Sequence[ModuleContents], retarget: str) -> Iterator[Finding]:
-    by_calls = _group((m.unhandled, m) for m in modules if m.unhandled)
+    by_calls = _group((m.unhandled_calls, m) for m in modules if m.unhandled_calls)
     for calls, failing in by_calls.items():
         if all(map(is_linear_algebra, calls)):
             remedy = f"{retarget} writes linear algebra as StableHLO."
@@ -176,7 +176,7 @@ def _check_versions(modules: Sequence[ModuleContents], retarget: str) -> Iterato
     by_need = _group(
         ((m.releases, m.op.stablehlo_version, m.op.calling_convention_version), m)
         for m in modules
-        if m.summary is not None and not m.unhandled and not m.narrow
+        if m.summary is not None and not m.unhandled_calls and not m.narrow
     )
     for group in by_need.values():
         if len(group[0].releases) == len(TENSORFLOW_RELEASES):

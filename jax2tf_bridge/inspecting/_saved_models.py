@@ -239,7 +239,7 @@ def _describe_module(module: ModuleContents) -> dict[str, Any]:
         "disabled_checks": [str(check) for check in op.disabled_checks],
         "tensorflow": list(module.releases),
         **_describe_types(module),
-        **describe_operations(summary, module.unhandled),
+        **describe_operations(summary, module.unhandled_calls),
         "largest_constants": []
         if summary is None
         else [{"type": c.type, "bytes": c.size} for c in summary.largest_constants],

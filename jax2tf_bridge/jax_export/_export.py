@@ -24,7 +24,7 @@ from jax2tf_bridge.from_jax import (
 )
 from jax2tf_bridge.from_jax.arguments import JaxCallable
 from jax2tf_bridge.from_jax.shapes import SYMBOLIC, Specs, symbolic_specs
-from jax2tf_bridge.from_jax.trees import describe_structure, rebuild_tree
+from jax2tf_bridge.from_jax.trees import check_dict_keys, describe_structure, rebuild_tree
 from jax2tf_bridge.portable import (
     NOT_STRICT,
     DisabledSafetyCheck,
@@ -371,12 +371,15 @@ def export(
     )
 
     def export_for(*args_specs: Any, **kwargs_specs: Any) -> Exported:
+        static_positions = function.static_positions(len(args_specs))
         args = [
-            spec if i in function.static_argnums else _with_jit_types(spec)
-            for i, spec in enumerate(args_specs)
+            spec if i in static_positions else _with_jit_types(spec, name)
+            for i, (name, spec) in enumerate(
+                zip(function.argument_names(len(args_specs)), args_specs, strict=True)
+            )
         ]
         kwargs = {
-            name: spec if name in function.static_argnames else _with_jit_types(spec)
+            name: spec if name in function.static_argnames else _with_jit_types(spec, name)
             for name, spec in kwargs_specs.items()
         }
         specs = symbolic_specs(function, args, kwargs, None)
@@ -402,13 +405,17 @@ def _format_open_shape(specs: Specs) -> str:
     return ", ".join(map(str, next(shapes, ())))
 
 
-def _with_jit_types(argument: Any) -> Any:
+def _with_jit_types(argument: Any, name: str) -> Any:
     """Adds weak types and shardings to the leaves of an argument, like jax.jit.
 
     Python numbers, and results that are computed from them only, have a weak type. Arrays over
     several devices have a sharding.
     """
-    leaves, structure = jax.tree_util.tree_flatten(argument)
+    try:
+        leaves, structure = jax.tree_util.tree_flatten(argument)
+    except ValueError:
+        check_dict_keys(argument, f"The argument {name}")
+        raise
     return rebuild_tree(structure, map(_leaf_with_jit_type, leaves))
 
 

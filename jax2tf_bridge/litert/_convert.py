@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from jax2tf_bridge._dtypes import DTYPES_BY_ELEMENT_TYPE
+from jax2tf_bridge._utils import name_items
 from jax2tf_bridge.converting import edit_graph
 from jax2tf_bridge.emitters import find_source_line
 from jax2tf_bridge.errors import (
@@ -46,6 +47,9 @@ class LiteRTSignature:
     inputs: Mapping[str, ServedArray]
     outputs: Mapping[str, ServedArray]
     scales: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        name_items(self, inputs="input", outputs="output")
 
     def __str__(self) -> str:
         return f"({format_arrays(self.inputs)}) -> ({format_arrays(self.outputs)})"

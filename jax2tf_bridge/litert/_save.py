@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from jax2tf_bridge._utils import reraise_interrupts
+from jax2tf_bridge._utils import name_items, reraise_interrupts
 from jax2tf_bridge.converting import copy_as_operations
 from jax2tf_bridge.errors import Argument, BridgeError, Message, SavingError
 from jax2tf_bridge.litert._checks import (
@@ -67,6 +67,9 @@ class LiteRTModel:
     size: int
     quantize: str | None
     operations: OperationCounts
+
+    def __post_init__(self) -> None:
+        name_items(self, signatures="signature")
 
     def __str__(self) -> str:
         lines = [f"{self.path}"]

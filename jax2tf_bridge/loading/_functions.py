@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax2tf_bridge._utils import did_you_mean, unknown_name_text
+from jax2tf_bridge._utils import ItemsByName, did_you_mean, unknown_name_text
 from jax2tf_bridge.errors import (
     GradientError,
     ShapeError,
@@ -170,7 +170,9 @@ class LoadedSignature:
         outputs: Mapping[str, str],
         call: Callable[[Mapping[str, Any]], Mapping[str, Any]],
     ) -> None:
-        self.name, self.inputs, self.outputs = name, dict(inputs), dict(outputs)
+        self.name = name
+        self.inputs = ItemsByName("input", inputs)
+        self.outputs = ItemsByName("output", outputs)
         self._call = call
 
     def __call__(self, /, *args: Any, **inputs: Any) -> dict[str, Any]:
@@ -316,10 +318,10 @@ class LoadedModel:
         problems: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.path = path
-        self.functions = MappingProxyType(dict(functions))
-        self.signatures = MappingProxyType(dict(signatures))
+        self.functions = MappingProxyType(ItemsByName("signature", functions))
+        self.signatures = MappingProxyType(ItemsByName("signature", signatures))
         self.params = params
-        self.constants = MappingProxyType(dict(constants))
+        self.constants = MappingProxyType(ItemsByName("captured array", constants))
         self.problems = MappingProxyType(dict(problems))
 
     def __getattr__(self, name: str) -> Callable[..., Any]:

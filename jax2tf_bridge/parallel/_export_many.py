@@ -15,7 +15,7 @@ from concurrent.futures import (
 )
 from pickle import PicklingError
 
-from jax2tf_bridge._utils import progress_bar
+from jax2tf_bridge._utils import ItemsByName, progress_bar
 from jax2tf_bridge.colocated import dumps
 from jax2tf_bridge.errors import (
     BridgeError,
@@ -95,7 +95,7 @@ def export_many(
         results, errors = _run_jobs(jobs_by_name, chosen_executor, progress)
     if errors:
         raise ExportManyError.of(results, errors)
-    return results
+    return ItemsByName("job", results)
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from jax2tf_bridge.errors import (
 )
 from jax2tf_bridge.from_jax import export
 from jax2tf_bridge.from_jax.arguments import JaxCallable
-from jax2tf_bridge.from_jax.trees import tree_spec
+from jax2tf_bridge.from_jax.trees import check_dict_keys, tree_spec
 from jax2tf_bridge.parallel._configuration import read_configuration, use_configuration
 from jax2tf_bridge.parallel._failures import ExceptionParts, Failure
 from jax2tf_bridge.portable import PolyConstraints, PortableFunction, TreeSpec
@@ -270,11 +270,12 @@ class PendingJob:
 
         Raises:
           FunctionError: the job's function is not callable.
+          StructureError: JAX cannot sort the keys of a dict among the arguments.
         """
         self.name = name
         self._channel = Channel.with_new_token()
-        self._structure = _make_argument_structure(job)
         self.job = _remove_data(job)
+        self._structure = _make_argument_structure(job)
         sendable = replace(self.job, function=_make_sendable(job.function))
         self.message = SentJob(sendable, self._structure, read_configuration(), self._channel.token)
 
@@ -323,28 +324,34 @@ class PendingJob:
 def _remove_data(job: ExportJob) -> ExportJob:
     """Replaces arrays by their shapes and dtypes; static arguments keep their values."""
     function = JaxCallable.of(job.function, caller="ExportJob")
-    static = function.static_argnames
+    positions, static = function.static_positions(len(job.args)), function.static_argnames
+    names = function.argument_names(len(job.args))
     args = tuple(
-        arg if i in function.static_argnums else _replace_arrays(arg)
-        for i, arg in enumerate(job.args)
+        arg if i in positions else _replace_arrays(arg, name)
+        for i, (name, arg) in enumerate(zip(names, job.args, strict=True))
     )
-    kwargs = {k: arg if k in static else _replace_arrays(arg) for k, arg in job.kwargs.items()}
+    kwargs = {k: arg if k in static else _replace_arrays(arg, k) for k, arg in job.kwargs.items()}
     return replace(job, args=args, kwargs=kwargs)
 
 
-def _replace_arrays(argument: Any) -> Any:
+def _replace_arrays(argument: Any, name: str) -> Any:
     def shape_of(leaf: Any) -> Any:
         if isinstance(leaf, (np.ndarray, np.generic, jax.Array)):
             return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
         return leaf
 
-    return jax.tree_util.tree_map(shape_of, argument)
+    try:
+        return jax.tree_util.tree_map(shape_of, argument)
+    except ValueError:
+        check_dict_keys(argument, f"The argument {name}")
+        raise
 
 
 def _make_argument_structure(job: ExportJob) -> TreeSpec:
     """Returns the pytree of (args, kwargs) without static arguments: the function's in_tree."""
     function = JaxCallable.of(job.function, caller="ExportJob")
-    args = tuple(arg for i, arg in enumerate(job.args) if i not in function.static_argnums)
+    static_positions = function.static_positions(len(job.args))
+    args = tuple(arg for i, arg in enumerate(job.args) if i not in static_positions)
     kwargs = {k: arg for k, arg in job.kwargs.items() if k not in function.static_argnames}
     return tree_spec((args, kwargs))
 

@@ -7,6 +7,7 @@
 'float32[2,3]'
 """
 
+from jax2tf_bridge.portable._aval import MAX_REQUEST_BYTES as MAX_REQUEST_BYTES
 from jax2tf_bridge.portable._aval import SHARD_MAP_CALLS as SHARD_MAP_CALLS
 from jax2tf_bridge.portable._aval import (
     AbstractDevice,
@@ -21,6 +22,7 @@ from jax2tf_bridge.portable._aval import MemorySpace as MemorySpace
 from jax2tf_bridge.portable._aval import array_size as array_size
 from jax2tf_bridge.portable._aval import can_become as can_become
 from jax2tf_bridge.portable._aval import can_hold_number as can_hold_number
+from jax2tf_bridge.portable._aval import count_bytes as count_bytes
 from jax2tf_bridge.portable._aval import dtype_name as dtype_name
 from jax2tf_bridge.portable._aval import is_accepted_as as is_accepted_as
 from jax2tf_bridge.portable._aval import variables_in as variables_in

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -237,6 +239,25 @@ def array_size(aval: Aval) -> int | str:
         if size > _MAX_BYTES:
             return f"it has more than {_MAX_BYTES} bytes"
     return size
+
+
+MAX_REQUEST_BYTES = 2**31 - 1
+"""Maximum size of a request in bytes: TensorFlow's protocol buffers cannot be larger."""
+
+
+def count_bytes(avals: Iterable[Aval], sizes: Mapping[str, int]) -> int:
+    """Counts the bytes of arrays at some sizes; other variables are 1, and texts have no bytes.
+
+    >>> count_bytes([Aval((DimExpr.variable("b"), 3), "float32")], {"b": 2})
+    24
+    """
+    total = 0
+    for aval in avals:
+        row = find_dtype(aval.op_dtype)
+        values = {variable: sizes.get(variable, 1) for variable in variables_in(aval)}
+        shape = (d.evaluate(values) if isinstance(d, DimExpr) else d for d in aval.op_shape)
+        total += math.prod(shape) * ((row and row.itemsize) or 0)
+    return total
 
 
 def variables_in(aval: Aval) -> frozenset[str]:

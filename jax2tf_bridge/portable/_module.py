@@ -218,7 +218,7 @@ def find_unhandled_calls(
         for row in CUSTOM_CALLS.values()
         if row.expanded_since and TENSORFLOW_RELEASES[row.expanded_since][0] <= newest
     }
-    handled_calls = Target.widest().custom_calls(module.platforms) | expanded_calls
+    handled_calls = Target.widest().handled_calls(module.platforms) | expanded_calls
     return tuple(
         call
         for call in calls

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge._utils import array_type_text, did_you_mean
+from jax2tf_bridge._utils import array_type_text, did_you_mean, name_items
 from jax2tf_bridge.errors import (
     StateDictError,
     StructureError,
@@ -49,6 +49,9 @@ class WeightsReport:
     assigned: Mapping[str, str]
     missing: tuple[str, ...] = ()
     unexpected: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        name_items(self, assigned="variable")
 
     def __str__(self) -> str:
         count = len(self.assigned)

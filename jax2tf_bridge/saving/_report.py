@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import tensorflow as tf
 
-from jax2tf_bridge._utils import join_names, number_text
+from jax2tf_bridge._utils import join_names, name_items, number_text
 from jax2tf_bridge.errors import Argument, Message, ShapeError
 from jax2tf_bridge.portable import Aval, find_prng_keys, prng_keys_text
 from jax2tf_bridge.publishing import NewVersion, describe_labels
@@ -55,6 +55,9 @@ class SavedSignature:
     opened_by: str = ""
     buckets: str = ""
     updates: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        name_items(self, inputs="input", outputs="output")
 
     @staticmethod
     def of(
@@ -115,6 +118,9 @@ class SavedModel:
     graph_bytes: int
     variable_bytes: int
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        name_items(self, signatures="signature", weights="variable", constants="captured array")
 
     @property
     def serving(self) -> ServingInstructions:
@@ -188,6 +194,9 @@ class Published:
     removed: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     labels: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        name_items(self, labels="label")
 
     @staticmethod
     def with_model(new: NewVersion[SavedModel]) -> Published:

@@ -7,6 +7,7 @@ from jax2tf_bridge.serve_checking._serve_check import ServeCheck, serve_check
 from jax2tf_bridge.serve_checking._serve_check import run_serve_check as run_serve_check
 from jax2tf_bridge.serve_checking.load import DEFAULT_CALLERS as DEFAULT_CALLERS
 from jax2tf_bridge.serve_checking.load import DEFAULT_SECONDS as DEFAULT_SECONDS
+from jax2tf_bridge.serve_checking.load import MAX_SIZES as MAX_SIZES
 from jax2tf_bridge.serve_checking.load import SERVER_VARIABLE as SERVER_VARIABLE
 from jax2tf_bridge.serve_checking.load import BatchCount, BucketLoad, LoadReport, measure_load
 from jax2tf_bridge.serve_checking.load import LoadOptions as LoadOptions

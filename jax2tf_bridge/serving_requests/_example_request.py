@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from jax2tf_bridge._dtypes import find_kind, is_integer
-from jax2tf_bridge._utils import array_type_text, join_names
+from jax2tf_bridge._utils import array_type_text, join_names, name_items
 from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.saved_model import SERVING_DEFAULT, iterate_input_sizes
@@ -29,7 +29,7 @@ _TEXT = b"some text"
 GRPC_PORT, REST_PORT = 8500, 8501
 """Ports of the command that `print(saved.serving)` shows."""
 
-REST_DTYPES = frozenset(
+_REST_DTYPES = frozenset(
     {"bool", "float32", "float64", "int8", "int16", "int32", "int64", "string", "uint8"}
     | {"uint32", "uint64"}
 )
@@ -55,6 +55,15 @@ with grpc.insecure_channel("localhost:{port}") as channel:
     response = stub.Predict(request, timeout=60)
 for name, tensor in sorted(response.outputs.items()):
     print(name, tf.make_ndarray(tensor))"""
+
+
+def find_dtypes_without_rest(dtypes: Mapping[str, str]) -> dict[str, str]:
+    """Returns those inputs and outputs, by name, whose dtypes TensorFlow Serving has no JSON for.
+
+    >>> find_dtypes_without_rest({"x": "float32", "half": "float16"})
+    {'half': 'float16'}
+    """
+    return {name: dtype for name, dtype in dtypes.items() if dtype not in _REST_DTYPES}
 
 
 @dataclass(frozen=True)
@@ -119,6 +128,9 @@ class ExampleRequest:
     outputs: Mapping[str, str]
     label: str = ""
 
+    def __post_init__(self) -> None:
+        name_items(self, inputs="input", outputs="output")
+
     @property
     def rest_problem(self) -> str:
         """The reason why REST cannot call the signature, and what to do; "" if it can."""
@@ -128,7 +140,7 @@ class ExampleRequest:
                 "inputs. Call it over gRPC."
             )
         dtypes = {n: i.dtype for n, i in self.inputs.items()} | dict(self.outputs)
-        names = [f"{n}: {d}" for n, d in dtypes.items() if d not in REST_DTYPES]
+        names = [f"{n}: {d}" for n, d in find_dtypes_without_rest(dtypes).items()]
         if names:
             return (
                 f"TensorFlow Serving cannot write the dtypes of {self.signature} as JSON: "

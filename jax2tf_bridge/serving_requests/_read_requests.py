@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from jax2tf_bridge._dtypes import find_dtype
+from jax2tf_bridge._utils import ItemsByName
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.publishing import STABLE, read_configured_model
@@ -73,7 +74,7 @@ def read_example_requests(path: str | os.PathLike[str]) -> dict[str, ExampleRequ
             {n: port.type.dtype for n, port in sorted(signature.outputs.items())},
             served.label,
         )
-    return requests
+    return ItemsByName("signature", requests)
 
 
 def _describe_inputs(

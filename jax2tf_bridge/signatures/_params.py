@@ -135,7 +135,13 @@ def _key_to_words(leaf: Any) -> Any:
 def keys_as_words(params: Any) -> Any:
     """Replaces PRNG keys among the weights by their uint32 words."""
     jax: Any = sys.modules.get("jax")
-    if jax is None or not any(map(_is_key, jax.tree_util.tree_leaves(params))):
+    if jax is None:
+        return params
+    try:
+        leaves = jax.tree_util.tree_leaves(params)
+    except ValueError:
+        return params  # matching the weights reports keys that JAX cannot sort
+    if not any(map(_is_key, leaves)):
         return params
     return jax.tree_util.tree_map(_key_to_words, params)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -206,6 +207,16 @@ class Target:
         return Target(name, _VERSIONS_WITHOUT_XLA, _NEWEST_CONVENTION, xla=False)
 
     def custom_calls(self, platforms: Sequence[str]) -> frozenset[str]:
+        """Deprecated name of `handled_calls`."""
+        warnings.warn(
+            "Target.custom_calls is now called handled_calls, and will be removed. Call "
+            "target.handled_calls(platforms).",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return self.handled_calls(platforms)
+
+    def handled_calls(self, platforms: Sequence[str]) -> frozenset[str]:
         """Returns the custom calls that have a handler on at least one of `platforms`.
 
         Without XLA, these are the custom calls that TensorFlow has operations for.
@@ -418,7 +429,7 @@ def check_expressible(artifact: bytes, target: Target, function_name: str) -> No
         return
     advice: tuple[Argument | str, ...] = (
         (", or export it without ", NO_XLA, ", for a TensorFlow that has XLA.")
-        if problem.operation in Target.widest().custom_calls(("cpu",))
+        if problem.operation in Target.widest().handled_calls(("cpu",))
         else (".",)
     )
     raise UnsupportedByTargetError(

@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from jax2tf_bridge._utils import name_items
 from jax2tf_bridge.emitters import find_source_line
 from jax2tf_bridge.errors import (
     Argument,
@@ -76,6 +77,9 @@ class TFJSSignature:
     outputs: Mapping[str, ServedArray]
     is_async: bool = False
 
+    def __post_init__(self) -> None:
+        name_items(self, inputs="input", outputs="output")
+
     def __str__(self) -> str:
         return f"({format_arrays(self.inputs)}) -> ({format_arrays(self.outputs)})"
 
@@ -95,6 +99,9 @@ class TFJSModel:
     signatures: Mapping[str, TFJSSignature]
     size: int
     quantize: str | None = None
+
+    def __post_init__(self) -> None:
+        name_items(self, signatures="signature")
 
     def as_json(self) -> dict[str, Any]:
         """Returns the description as values of JSON."""

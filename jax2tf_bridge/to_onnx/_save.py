@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jax2tf_bridge._utils import as_integer, reraise_interrupts
+from jax2tf_bridge._utils import as_integer, name_items, reraise_interrupts
 from jax2tf_bridge.errors import (
     Argument,
     Message,
@@ -74,6 +74,9 @@ class OnnxSignature:
     size: int
     checked: str
 
+    def __post_init__(self) -> None:
+        name_items(self, inputs="input", outputs="output")
+
     def __str__(self) -> str:
         return f"({format_arrays(self.inputs)}) -> ({format_arrays(self.outputs)})"
 
@@ -93,6 +96,9 @@ class OnnxModel:
     signatures: Mapping[str, OnnxSignature]
     external_size: int
     opset: int
+
+    def __post_init__(self) -> None:
+        name_items(self, signatures="signature")
 
     def __str__(self) -> str:
         lines = [f"{self.path}"]

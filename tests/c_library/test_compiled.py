@@ -106,6 +106,8 @@ def test_sizes_and_signatures_share_weights_in_a_file(folder: Path) -> None:
         compare(library["classify"](x=x), jax.jit(classify)(PARAMS, x))
         compare(library["classify"](x=_copy_unaligned(x)), jax.jit(classify)(PARAMS, x))
         compare(library["sensitivity"](x=x), jax.jit(sensitivity)(PARAMS, x))
+    with pytest.raises(KeyError, match=r"no signature 'clasify': did you mean 'classify'\?"):
+        library["clasify"]
     with pytest.raises(ShapeError, match=r"^classify is not compiled for b=2\. Its sizes: b=1 or"):
         library["classify"](x=ALL[:2])
     with pytest.raises(ShapeError, match=r"^classify: x: expected shape \(b, 28\), got \(2, 27\)"):

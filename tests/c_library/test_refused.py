@@ -141,8 +141,13 @@ def test_signatures_and_sizes_in_other_types(model: Path) -> None:
             SavingError,
             "sizes: no signature has the size m. Their open sizes: b, n.",
         ),
-        ([{"n": 0}], SavingError, "sizes: n must be an integer of at least 1. Got: 0."),
-        ([{"n": "1"}], SavingError, "sizes: n must be an integer of at least 1. Got: '1'."),
+        ([{"n": 0}], SavingError, "sizes: n must be an integer from 1 to 2147483647. Got: 0."),
+        (
+            [{"n": 2**31}],
+            SavingError,
+            "sizes: n must be an integer from 1 to 2147483647. Got: 2147483648.",
+        ),
+        ([{"n": "1"}], SavingError, "sizes: n must be an integer from 1 to 2147483647. Got: '1'."),
         (
             {"n": [1, 32]},
             SavingError,

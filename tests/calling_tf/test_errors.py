@@ -101,6 +101,16 @@ def test_results_that_jax_has_nothing_for(
         way(call_tf(f))(X)
 
 
+def test_keys_that_jax_cannot_sort(way: Callable[..., Any]) -> None:
+    mixed = {1: X, "a": X}
+    with pytest.raises(StructureError, match=r"^The result\[0\] of the TensorFlow function .* 'a'"):
+        way(call_tf(lambda x: [{1: x, "a": x}]))(X)
+    with pytest.raises(StructureError, match=r"^The argument x\[0\] of .*: 1 \(int\), 'a' \(str\)"):
+        call_tf(lambda x: x)([mixed])
+    with pytest.raises(StructureError, match=r"^The argument scale of .* Write them as strings"):
+        call_tf(lambda x, *, scale: x)(X, scale=mixed)
+
+
 def test_what_the_function_raises_is_the_cause(way: Callable[..., Any]) -> None:
     with pytest.raises(
         CallTfError, match=r"function misses raised KeyError: .*no such table"

@@ -195,6 +195,15 @@ def test_a_model_without_a_sidecar_gets_its_warm_up_requests(models: Path, tmp_p
         ("rows/1", {"c": [1]}, None, None, "sizes: the inputs have no size 'c'. There are: b."),
         ("rows/1", {"b": [0]}, None, None, "sizes: b: expected integers of at least 1. Got: 0"),
         ("rows/1", {"b": [2.5]}, None, None, "sizes: b: expected integers of at least 1. Got: 2.5"),
+        ("rows/1", {"b": range(1, 10**12)}, None, None, "sizes: b: expected at most 100000 sizes"),
+        (
+            "rows/1",
+            {"b": [1, 10**9]},
+            None,
+            None,
+            "sizes: a request with b=1000000000 would have 12.0 GB, and TensorFlow takes at "
+            "most 2.1 GB",
+        ),
         ("rows/1", {"b": []}, None, None, "sizes: b: expected integers of at least 1. Got: none"),
         ("even", {"b": [2, 3]}, None, None, "sizes: b=3 does not satisfy mod(b, 2) == 0."),
         (
@@ -423,6 +432,10 @@ def test_a_load_in_a_session(ok: Ok, models: Path, monkeypatch: pytest.MonkeyPat
         (["--load", "--sizes", "b=1", "--sizes", "b=2"], "--sizes: b is given twice"),
         (["--load", "--plot", "a.png"], "--plot writes SVG only, so it cannot write a.png. Name"),
         (
+            ["--load", "--sizes", "b=1..1000000000"],
+            "argument --sizes: 'b=1..1000000000' has 1000000000 sizes; at most 100000 are possible",
+        ),
+        (
             ["--load", "--sizes", "b=1...3"],
             "argument --sizes: 'b=1...3' is not of the form NAME=N,N..N, as b=1,4..8",
         ),
@@ -464,9 +477,10 @@ def test_servers_that_do_not_start(run: Run, models: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"callers": 0}, "callers: expected an integer of at least 1. Got: 0"),
-        ({"callers": "4"}, "callers: expected an integer of at least 1. Got: '4'"),
-        ({"callers": 2.5}, "callers: expected an integer of at least 1. Got: 2.5"),
+        ({"callers": 0}, "callers: expected an integer from 1 to 10000. Got: 0"),
+        ({"callers": 10**9}, "callers: expected an integer from 1 to 10000. Got: 1000000000"),
+        ({"callers": "4"}, "callers: expected an integer from 1 to 10000. Got: '4'"),
+        ({"callers": 2.5}, "callers: expected an integer from 1 to 10000. Got: 2.5"),
         ({"seconds": np.inf}, "seconds: expected a finite number of more than 0 seconds. Got: inf"),
         ({"seconds": "1"}, "seconds: expected a finite number of more than 0 seconds. Got: '1'"),
         ({"protocol": "grpc"}, "protocol: expected gRPC or REST. Got: 'grpc'"),

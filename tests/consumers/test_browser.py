@@ -144,6 +144,7 @@ def test_integers_wrap_around_in_javascript(installed: Node, tmp_path: Path) -> 
             "left": jnp.left_shift(x, places % 32),
             "right": jax.lax.shift_right_logical(x, places % 32),
             "product": x * y,
+            "signed_product": (x.astype(jnp.int32) * y.astype(jnp.int32)).astype(jnp.uint32),
             "larger": jnp.maximum(x, y),
             "less": x < y,
             "float": x.astype(jnp.float32),

@@ -15,6 +15,7 @@ from tests.consumers.harness import (
     NIGHTLY,
     RELEASE_CANDIDATE,
     Harness,
+    NotAvailableError,
     ends_of_releases,
     newest_exporter,
     newest_is_current,
@@ -65,10 +66,14 @@ def test_all_seventeen_run(harness: Harness, exporter: str, release: str) -> Non
     assert not failed, f"{17 - len(failed)} of 17, {pair}: {', '.join(failed)} failed"
 
 
-@pytest.mark.xfail(
-    strict=False, reason="TensorFlow's nightly build changes daily, so a failure is only reported"
-)
 def test_all_seventeen_run_on_the_nightly_build(harness: Harness) -> None:
-    pair = harness.pair(newest_exporter(), NIGHTLY)
-    failures = {p.name: pair.failures(p.name) for p in SEVENTEEN if pair.failures(p.name)}
-    assert not failures, f"{pair}: {failures}"
+    """Fails without ending CI, because the build changes daily; the summary of the run says so."""
+    try:
+        pair = harness.pair(newest_exporter(), NIGHTLY)
+        failures = {p.name: pair.failures(p.name) for p in SEVENTEEN if pair.failures(p.name)}
+    except NotAvailableError:
+        raise
+    except Exception as e:  # such as a process that ended, or a package that does not install
+        pytest.xfail(f"TensorFlow's nightly build: {type(e).__name__}: {e}")
+    if failures:
+        pytest.xfail(f"TensorFlow's nightly build, {pair}: {failures}")

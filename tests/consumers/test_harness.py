@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -15,6 +17,7 @@ from tests.consumers.comparison import differences
 from tests.consumers.environments import newest_python
 from tests.consumers.exchange import SERVED, Outcome, Report, read_arrays, write_arrays
 from tests.consumers.harness import Harness, run_to_the_end
+from tests.consumers.summary import pytest_terminal_summary
 from tests.programs import PROGRAMS, SEVENTEEN
 
 CRASHING = """
@@ -131,3 +134,21 @@ def test_a_sample_has_what_other_tests_ask_of_it(tmp_path: Path) -> None:
     assert {SERVED, *(p.name for p in SEVENTEEN)} <= set(sample)
     assert 25 < len(sample) < len(PROGRAMS) / 2
     assert Harness(tmp_path)._names() == ()
+
+
+def test_the_summary_prints_failures_that_do_not_end_ci() -> None:
+    lines: list[str] = []
+    reports = [
+        SimpleNamespace(
+            nodeid=f"tests/{folder}/test_x.py::test_x", wasxfail="reason: nightly fails"
+        )
+        for folder in ("consumers", "house")
+    ]
+    reporter: Any = SimpleNamespace(
+        config=SimpleNamespace(stash=pytest.Stash()),
+        stats={"xfailed": reports},
+        write_sep=lambda _, title, **options: lines.append(title),
+        write_line=lambda text, **options: lines.append(text),
+    )
+    pytest_terminal_summary(reporter)
+    assert lines == ["failed, which does not end CI", "WARNING: reason: nightly fails"]

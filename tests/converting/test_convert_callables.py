@@ -113,6 +113,17 @@ def test_negative_static_argument() -> None:
     np.testing.assert_allclose(f(X, 3), X * 3)
 
 
+@pytest.mark.parametrize("numbers", [-1, (np.int64(-1),), [2]])
+def test_static_arguments_of_a_function_with_any_number(numbers: Any) -> None:
+    """Negative numbers count from the last argument of each call."""
+    f = jax.jit(lambda x, *rest: x * rest[-1] + len(rest), static_argnums=numbers)
+    converted = convert(f)
+    np.testing.assert_allclose(converted(X, X, 3), X * 3 + 2)
+    assert export(f)(X, X, 3).in_paths() == ("x", "rest[0]")
+    if numbers != [2]:
+        np.testing.assert_allclose(converted(X, 4), X * 4 + 1)
+
+
 def test_static_argument_before_the_arrays() -> None:
     f = convert(
         jax.jit(lambda n, x, p: x * n + p["a"], static_argnums=0),

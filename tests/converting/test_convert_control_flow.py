@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import convert
+from jax2tf_bridge.errors import ModuleError
 from tests.fresh_process import run_python
 
 keras: Any = tf.keras
@@ -186,3 +187,32 @@ def test_mirrored_strategy_on_two_devices() -> None:
         """
     )
     assert out.splitlines()[-1] == "2"
+
+
+@pytest.mark.parametrize("dtype", [jnp.float8_e4m3fn, jnp.float8_e5m2])
+def test_8_bit_floats_in_branches_and_loops_without_xla(dtype: Any) -> None:
+    """TensorFlow has no kernels that pass them into branches and loops."""
+
+    def narrow(x: Any) -> Any:
+        return x.astype(dtype)
+
+    def f(x: Any) -> Any:
+        around, constant = narrow(x), narrow(jnp.float32(0.5))
+        halves = jax.lax.fori_loop(0, 3, lambda i, y: y * around[i] + constant, around)
+        total, steps = jax.lax.scan(lambda y, e: (y + e, y), constant, around)
+        branch = jax.lax.cond(x[0] > 0, lambda: around * halves, lambda: around + constant)
+        highest = jax.ops.segment_max(around, jnp.array([0, 1, 0]), 2)
+        results = (halves, total, steps, branch, highest)
+        return jnp.concatenate([y.reshape(-1).astype(jnp.float32) for y in results])
+
+    converted = convert(f, enable_xla=False)
+    for x in (np.array([0.5, 1.7, -3.2], np.float32), np.array([-1.0, 0.1, 2.0], np.float32)):
+        np.testing.assert_array_equal(converted(x), jax.jit(f)(x))
+
+
+def test_8_bit_floats_that_tensorflow_only_has_a_name_for() -> None:
+    convert_inside = convert(
+        lambda x: x.astype(jnp.float8_e5m2fnuz).astype(jnp.float32), enable_xla=False
+    )
+    with pytest.raises(ModuleError, match="TensorFlow has no operations for tensor<3xf8E5M2FNUZ>"):
+        convert_inside(np.ones(3, np.float32))

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import re
 from typing import Any, NamedTuple
 
 import jax
@@ -11,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import convert, export
+from jax2tf_bridge.errors import StructureError
 from jax2tf_bridge.to_tensorflow import to_tf
 from tests.checking_types import Strict
 
@@ -199,6 +201,40 @@ def test_wrapped_defaultdict_keeps_its_kind() -> None:
     result = convert(shift)(wrapped)
     assert isinstance(result, collections.defaultdict)
     assert result.default_factory is list
+
+
+UNSORTABLE = {1: X, "a": X}
+
+
+def return_unsortable(x: Any) -> Any:
+    return {"heads": [{int(key) if key == "1" else key: x for key in ("1", "a")}]}
+
+
+@pytest.mark.parametrize("way", [convert, export], ids=["convert", "export"])
+@pytest.mark.parametrize(
+    ("f", "argument", "place"),
+    [
+        (lambda batch: batch, [UNSORTABLE], "The argument batch[0]"),
+        (return_unsortable, X, "The result['heads'][0] of return_unsortable"),
+        (jax.jit(return_unsortable), X, "The result['heads'][0] of return_unsortable"),
+    ],
+    ids=["argument", "result", "result of a jitted function"],
+)
+def test_keys_that_jax_cannot_sort(way: Any, f: Any, argument: Any, place: str) -> None:
+    message = (
+        f"{place} is a dict with keys that JAX cannot sort: 1 (int), 'a' (str). Write them as "
+        "strings: '1', 'a'."
+    )
+    with pytest.raises(StructureError, match=f"^{re.escape(message)}$"):
+        way(f)(argument)
+    with pytest.raises(StructureError, match=re.escape("argument batch['x'] is a dict")):
+        way(lambda *, batch: batch)(batch={"x": UNSORTABLE})
+
+
+def test_keys_within_a_function_that_jax_cannot_sort() -> None:
+    with pytest.raises(ValueError, match="Comparator") as caught:
+        export(lambda x: jax.jit(shift)({1: x, "a": x}))(X)
+    assert "write all of them as strings" in caught.value.__notes__[-1]
 
 
 def test_flax_parameters() -> None:

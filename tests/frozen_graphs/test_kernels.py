@@ -61,6 +61,31 @@ def test_unsigned_integers() -> None:
     np.testing.assert_array_equal(found, floats.astype(np.uint32))
 
 
+def list_operations(f: Callable[..., Any]) -> list[str]:
+    """Lists the operations of a function of two vectors of int32, with lacking ones replaced."""
+    vector = tf.TensorSpec([None], tf.int32)
+    graph = tf.function(f).get_concrete_function(vector, vector).graph.as_graph_def()
+    _forms.replace_lacking(graph)
+    return [node.op for node in graph.node]
+
+
+def test_products_of_more_than_53_bits() -> None:
+    """JavaScript rounds them; products with small numbers have fewer bits, and stay."""
+    for product in (tf.multiply, lambda x, _: tf.square(x), lambda x, _: x * 1103515245):
+        assert not {"Mul", "Square"} & {*list_operations(product)}
+    for product in (
+        lambda x, _: x * [[3], [-(2**21)]],
+        lambda x, _: x * tf.shape(x)[0],
+        lambda x, y: x * tf.cast(tf.cast(y, tf.int16), tf.int32),
+        lambda x, y: x * tf.expand_dims(tf.argmax(y, output_type=tf.int32), 0),
+    ):
+        assert "Mul" in list_operations(product)
+    x, y = NUMBERS.view(np.int32), OTHERS.view(np.int32)
+    product, square = _forms.WIDE_PRODUCTS["Mul"], _forms.WIDE_PRODUCTS["Square"]
+    np.testing.assert_array_equal(product(tf.constant(x), tf.constant(y)), x * y)
+    np.testing.assert_array_equal(square(tf.constant(x)), x * x)
+
+
 @pytest.mark.parametrize("dtype", [tf.int8, tf.uint8, tf.int16, tf.uint16])
 def test_narrow_integers_wrap(dtype: Any) -> None:
     numbers = np.arange(-70000, 70000, 37, dtype=np.int32)

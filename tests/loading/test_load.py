@@ -92,6 +92,17 @@ def test_signatures_have_the_names_that_tensorflow_has(folder: Path, model: Load
     )
 
 
+def test_unknown_names_are_errors_that_list_the_known(folder: Path, model: LoadedModel) -> None:
+    known = r"There is no signature 'encdoe': did you mean 'encode'\? There are: [a-z_, ]*encode"
+    for signatures in (model.signatures, model.functions):
+        with pytest.raises(KeyError, match=known):
+            signatures["encdoe"]
+    with pytest.raises(KeyError, match=r"There is no input 'y'\. There are: x"):
+        model.signatures["encode"].inputs["y"]
+    with pytest.raises(KeyError, match="There is no captured array 'x'"):
+        model.constants["x"]
+
+
 def test_weights_are_the_pytree_that_was_saved(model: LoadedModel) -> None:
     assert str(jax.tree.structure(model.params)) == str(jax.tree.structure(PARAMS))
     for found, expected in zip(jax.tree.leaves(model.params), jax.tree.leaves(PARAMS), strict=True):

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from jax2tf_bridge.errors import ExportError, FunctionError
+from jax2tf_bridge.errors import ExportError, ExportManyError, FunctionError
 from jax2tf_bridge.parallel import ExportJob, ExportWorkers, export_many
 from tests.parallel.functions import double, jitted, softmax
 
@@ -72,6 +72,15 @@ def test_arguments_are_given_as_a_list() -> None:
         ExportJob(double, X)  # type: ignore[arg-type]
     with pytest.raises(FunctionError, match=r"as a dict, kwargs={'x': x}\. Got: a list"):
         ExportJob(double, [X], [X])  # type: ignore[arg-type]
+
+
+def test_keys_of_arguments_that_jax_cannot_sort() -> None:
+    job = ExportJob(double, [{1: X, "a": X}])
+    with pytest.raises(ExportManyError) as caught:
+        export_many([job], executor=_Here())
+    assert "argument x is a dict with keys that JAX cannot sort" in str(
+        caught.value.errors["double"]
+    )
 
 
 def test_options_of_own_processes_do_not_go_with_an_executor() -> None:

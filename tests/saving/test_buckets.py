@@ -155,6 +155,15 @@ def test_dimensions_that_shrink_cannot_be_padded() -> None:
     )
 
 
+def test_buckets_larger_than_a_request() -> None:
+    with pytest.raises(
+        ShapeError,
+        match=r"^serving_default: a request in the bucket b = 1000000000 would have 4\.0 GB, and "
+        r"TensorFlow takes at most 2\.1 GB\. Give smaller buckets\.$",
+    ):
+        make({"b": (1, 10**9)}, {"x": aval("(b,)")}, Y, oversize="as is")
+
+
 @pytest.mark.parametrize(
     ("inputs", "outputs", "guilty"),
     [

@@ -229,6 +229,8 @@ def test_what_cannot_be_published(tmp_path: Path) -> None:
     publish(tmp_path / "m", DENSE, params=W)
     with pytest.raises(StructureError, match="'w' is missing"):
         publish(tmp_path / "m", params={"v": W["w"]})
+    with pytest.raises(StructureError, match=r"^params is a dict with keys that JAX cannot sort"):
+        publish(tmp_path / "m", params={"w": W["w"], 1: X})
     assert sorted(p.name for p in (tmp_path / "m").iterdir()) == [".versions-used-up-to-1", "1"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import math
+import re
 import shlex
 import subprocess
 import sys
@@ -15,8 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jax2tf_bridge._dtypes import ALL_DTYPES
 from jax2tf_bridge.errors import BridgeError
-from jax2tf_bridge.serving_requests import ExampleInput, ExampleRequest, read_example_requests
+from jax2tf_bridge.serving_requests import (
+    ExampleInput,
+    ExampleRequest,
+    find_dtypes_without_rest,
+    read_example_requests,
+)
 
 # Private: values of inputs that no saved model of the tests has.
 from jax2tf_bridge.serving_requests._example_request import (
@@ -221,3 +228,24 @@ def test_models_without_a_sidecar(model: Path) -> None:
     for name, made in requests.items():
         assert (made.model, made.signature) == (model.name, name)
         assert body_of(made.curl()) == made.as_json()
+
+
+def test_unknown_signatures_and_inputs_are_named() -> None:
+    made = request(image=of([1.0]))
+    with pytest.raises(KeyError, match=r"There is no input 'imgae': did you mean 'image'\?"):
+        made.inputs["imgae"]
+    requests = read_example_requests(next(MODELS.rglob("saved_model.pb")).parent)
+    with pytest.raises(KeyError, match=r"There is no signature 'servin_default': did you mean"):
+        requests["servin_default"]
+
+
+@pytest.mark.checkout
+def test_the_page_lists_the_dtypes_without_rest() -> None:
+    page = MODELS.with_name("docs").joinpath("clients.md").read_text(encoding="utf-8")
+    listed = page.partition("### Which requests need gRPC")[2].partition("numbers, in inputs")[0]
+    rows = [row for row in ALL_DTYPES if row.element_type is not None and row.is_accepted_by_op]
+    names = {row.op_dtype: row.op_dtype for row in rows}
+    lacking = {name.partition("_")[0] for name in find_dtypes_without_rest(names)}
+    kinds = {"complex" if name.startswith("complex") else name for name in lacking}
+    words = set(re.findall(r"\w+", listed.partition("- ")[2])) - {"and"}
+    assert words == kinds

@@ -87,8 +87,10 @@ def test_targets_without_xla() -> None:
     assert Target.widest(xla=False).name == "every TensorFlow from 2.15 on without XLA"
     # All that JAX writes can be said, whatever the release.
     assert target.stablehlo_versions[0] >= (1, 13, 7)
-    assert "shape_assertion" in target.custom_calls(["cpu"])
-    assert "tpu_custom_call" not in target.custom_calls(["cpu"])
+    assert "shape_assertion" in target.handled_calls(["cpu"])
+    assert "tpu_custom_call" not in target.handled_calls(["cpu"])
+    with pytest.warns(DeprecationWarning, match=r"Call target\.handled_calls\(platforms\)"):
+        assert target.custom_calls(["cpu"]) == target.handled_calls(["cpu"])
 
 
 @pytest.mark.parametrize(
@@ -113,9 +115,9 @@ def test_which_releases_run_a_module() -> None:
 
 def test_custom_calls_of_platforms() -> None:
     target = Target.widest()
-    assert "LuDecomposition" not in target.custom_calls(["cpu", "cuda"])
-    assert "LuDecomposition" in target.custom_calls(["cpu", "tpu"])
-    assert {"ApproxTopK", "stablehlo.dynamic_approx_top_k"} <= target.custom_calls(["cpu"])
+    assert "LuDecomposition" not in target.handled_calls(["cpu", "cuda"])
+    assert "LuDecomposition" in target.handled_calls(["cpu", "tpu"])
+    assert {"ApproxTopK", "stablehlo.dynamic_approx_top_k"} <= target.handled_calls(["cpu"])
 
 
 def test_that_for_converters_has_no_xla() -> None:

@@ -18,7 +18,7 @@ from tests.to_onnx.running import parts, session
 
 REFUSED: Mapping[str, str] = MappingProxyType(
     {
-        "fp8_inside": "ONNX has no dtype for tensor<?x8xf8E4M3FN>",
+        "fp8_inside": "ONNX has no operations for tensor<?x8xf8E4M3FN>",
         "fp8_arguments": "has dtype float8_e4m3fn, which ONNX Runtime does not compute with",
         "no_results": "returns nothing, and ONNX Runtime loads no model without outputs",
     }

@@ -380,7 +380,7 @@ def test_dtypes_and_operations_that_onnx_lacks(tmp_path: Path) -> None:
         save_onnx(tmp_path / "a.onnx", Signature(within, args=[X]))
     assert f"test_save_onnx.py:{first + 1}" in str(caught.value)
     assert str(caught.value).startswith("within cannot be made of ONNX's operations: ")
-    assert "ONNX has no dtype for tensor<4x3xf8E4M3FN>" in str(caught.value)
+    assert "ONNX has no operations for tensor<4x3xf8E4M3FN>" in str(caught.value)
     assert not (tmp_path / "a.onnx").exists()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from jax2tf_bridge._dtypes import dtype_of_element
-from jax2tf_bridge.emitters._array import graph_dtype
+from jax2tf_bridge.emitters._array import graph_dtype, is_narrow_float
 from jax2tf_bridge.emitters._ops import ops
 from jax2tf_bridge.emitters.formulas.integers import constant_like, wrap
 
@@ -21,21 +21,16 @@ def convert(source: str, target: str, x: ops.Tensor) -> ops.Tensor:
     row, new_row = dtype_of_element(source), dtype_of_element(target)
     dtype = graph_dtype(target)
     if new_row.kind == "bool":
-        x = ops.cast(x, ops.float32) if _is_tiny(source) else x
+        x = ops.cast(x, ops.float32) if is_narrow_float(source) else x
         return ops.not_equal(x, constant_like(x, 0))
     if row.kind == "complex" and new_row.kind != "complex":
         x, source = ops.math.real(x), "f32" if row.bits == 64 else "f64"
         return convert(source, target, x)
     if new_row.is_integer and row.kind == "float":
         return _float_to_integer(target, x)
-    if (_is_tiny(source) or _is_tiny(target)) and x.dtype != ops.float32:
+    if (is_narrow_float(source) or is_narrow_float(target)) and x.dtype != ops.float32:
         x = ops.cast(x, ops.float32)  # TensorFlow has no kernels for other pairs
     return wrap(target, x if x.dtype == dtype else ops.cast(x, dtype))
-
-
-def _is_tiny(element: str) -> bool:
-    row = dtype_of_element(element)
-    return row.kind == "float" and row.bits <= 8
 
 
 def _float_to_integer(target: str, x: ops.Tensor) -> ops.Tensor:
@@ -62,9 +57,9 @@ def bitcast(source: str, target: str, x: ops.Tensor) -> ops.Tensor:
     """
     row, new_row = dtype_of_element(source), dtype_of_element(target)
     dtype = graph_dtype(target)
-    if _is_tiny(source):
+    if is_narrow_float(source):
         return bitcast("ui8", target, _to_octets(source, x))
-    if _is_tiny(target):
+    if is_narrow_float(target):
         return _from_octets(target, bitcast(source, "ui8", x))
     if min(row.bits, new_row.bits) >= 8 or row.bits == new_row.bits:
         return wrap(target, x if x.dtype == dtype else ops.bitcast(x, dtype))

@@ -119,7 +119,7 @@ class _Loop:
                 arrays[place] = make_integer("i32", counter)
             results = inner.run(self._body, arrays)
             self._check_sizes(results, sizes)
-            tensors = [inner.tensor(results[i]) for i in self._state]
+            tensors = [inner.carry(results[i]) for i in self._state]
             if scope.for_converters:
                 # OpenVINO writes the results into the loop's variables one by one.
                 moved = [any(new is old for old in state) for new in tensors]
@@ -131,7 +131,7 @@ class _Loop:
             ops.TensorShape([size if isinstance(size, int) else None for size in sizes[i]])
             for i in self._state
         ]
-        initial = [scope.tensor(self._operands[i]) for i in self._state]
+        initial = [scope.carry(self._operands[i]) for i in self._state]
         results = ops.while_loop(condition, body, initial, shape_invariants=shapes)
         return self._arrays(scope, results, sizes)
 
@@ -143,7 +143,7 @@ class _Loop:
         self, scope: Scope, state: Sequence[ops.Tensor], sizes: Mapping[int, Sequence[Dim | None]]
     ) -> list[Array]:
         """Returns the loop's values as arrays, in the graph of the state's tensors."""
-        arrays = list(self._operands)
+        arrays = [scope.capture(array) for array in self._operands]
         for i, tensor in zip(self._state, state, strict=True):
             arrays[i] = scope.measure(tensor, arrays[i].element, sizes[i])
         return arrays
@@ -235,7 +235,7 @@ def _branches(
             inner = scope.new_region(other_graph=True)
             arrays = inner.run(block, [])
             sizes.append([arrays[i].sizes for i in tensors])
-            return [inner.tensor(arrays[i]) for i in tensors]
+            return [inner.carry(arrays[i]) for i in tensors]
 
         return run
 

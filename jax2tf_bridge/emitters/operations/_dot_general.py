@@ -311,8 +311,7 @@ def multiplies_bytes(scope: Scope, left: str, right: str, result: str) -> bool:
     """
     if result != "i32" or not {left, right} <= _BYTES:
         return False
-    is_for_litert = scope.for_litert and not scope.for_converters
-    return scope.for_onnx or (is_for_litert and left == right == "i8")
+    return scope.for_onnx or (scope.for_litert and left == right == "i8")
 
 
 def is_bytes(tensor: ops.Tensor) -> bool:

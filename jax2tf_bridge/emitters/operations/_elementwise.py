@@ -47,7 +47,8 @@ def emit_elementwise(
         return result
     element = operation.result_type.element
     sizes = find_broadcast_sizes(operands)
-    if scope.for_litert and len(sizes) > integers.MAX_AXES and operation.name in _OF_BITS:
+    is_replaced = scope.is_converted_by_bridge and operation.name in _OF_BITS
+    if is_replaced and len(sizes) > integers.MAX_AXES:
         flat = [
             ops.reshape(scope.tensor(a), [-1]) if a.sizes else scope.compact(a) for a in operands
         ]

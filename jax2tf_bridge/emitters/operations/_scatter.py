@@ -481,7 +481,7 @@ def _update_each(
         starts[axis] = iota(scope, "i32", slices.batch, place)
     flat = {axis: flatten(start) for axis, start in starts.items()}
     flags = None if slices.valid is None else flatten(slices.valid)
-    windows = [scope.tensor(_windows(scope, slices, update, (total,))) for update in updates]
+    windows = [scope.carry(_windows(scope, slices, update, (total,))) for update in updates]
 
     def step(inner: Scope, i: ops.Tensor, olds: Arrays) -> tuple[ops.Tensor, list[Array]]:
         news = inner.new_arrays((ops.gather(w, i) for w in windows), updates, slices.sizes)

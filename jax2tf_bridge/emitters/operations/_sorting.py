@@ -162,7 +162,7 @@ def _merge(scope: Scope, block: Block, operands: Arrays) -> ops.Tensor:
     elements of the other run that come before it. Bisection finds that for all elements at once.
     """
     sizes = operands[0].sizes
-    flat = [ops.reshape(scope.tensor(array), [-1]) for array in operands]
+    flat = [ops.reshape(scope.carry(array), [-1]) for array in operands]
     length = scope.sizes.number(sizes[-1], ops.int32)
     total = ops.size(flat[0])
     place = ops.reshape(ops.broadcast_to(ops.range(length), scope.sizes.shape(sizes)), [-1])
@@ -172,7 +172,7 @@ def _merge(scope: Scope, block: Block, operands: Arrays) -> ops.Tensor:
         inner = scope.new_region(other_graph=True)
         size = inner.sizes.new_size(total)
         arguments = [
-            inner.new_array(ops.gather(tensor, at), array.element, (size,))
+            inner.measure(ops.gather(tensor, at), array.element, (size,))
             for tensor, array in zip(flat, operands, strict=True)
             for at in (left, right)
         ]

@@ -53,7 +53,9 @@ class ExportOptions:
 
     def allows_custom_call(self, call: str, platforms: Sequence[str]) -> bool:
         """Returns whether the target can run a custom call, or the user vouches for it."""
-        return call in self.target.custom_calls(platforms) or is_vouched(call, self.disabled_checks)
+        return call in self.target.handled_calls(platforms) or is_vouched(
+            call, self.disabled_checks
+        )
 
     def with_call(self, call: str) -> ExportOptions:
         """Replaces the start of the user's call, for messages."""

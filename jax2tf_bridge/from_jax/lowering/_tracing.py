@@ -6,6 +6,7 @@ can be traced again as a function over flat arguments: with int8 for narrow dtyp
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -32,6 +33,7 @@ from jax2tf_bridge.from_jax.shapes import (
     TracedFunction,
     explain_shape_as_example,
 )
+from jax2tf_bridge.from_jax.trees import check_dict_keys
 from shape_poly import is_symbolic_dim
 
 
@@ -53,6 +55,14 @@ def make_traced_function(
             note = explain_missing_value(e, function, specs.names, specs.numbers())
             if note is not None:
                 e.add_note(note)
+            elif isinstance(e, ValueError) and "pytree dictionary keys" in str(e):
+                check_dict_keys(
+                    _get_result(function, args, kwargs), "The result", f" of {function.name}"
+                )
+                e.add_note(
+                    f"A dict in {function.name} has keys of several types. JAX sorts the keys of "
+                    "dicts; write all of them as strings."
+                )
             elif isinstance(e, (TypeError, AttributeError)):
                 for name, value in specs.integer_tuples().items():
                     e.add_note(explain_shape_as_example(name, value))
@@ -69,6 +79,24 @@ def make_traced_function(
         words,
         row_wise=list_row_wise_forms(function, specs),
     )
+
+
+def _get_result(function: JaxCallable, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Traces a function only for its result, which may be a tree that JAX cannot flatten."""
+    result: Any = None
+
+    def keep_result(*args: Any, **kwargs: Any) -> None:
+        nonlocal result
+        result = function.jitted.__wrapped__(*args, **kwargs)
+
+    static_names = [name for name in function.static_argnames if name in kwargs]
+    with contextlib.suppress(Exception):
+        jax.jit(
+            keep_result,
+            static_argnums=sorted(function.static_argnums),
+            static_argnames=static_names,
+        ).trace(*args, **kwargs)
+    return result
 
 
 def _asks_for_sizes(error: Exception) -> bool:

@@ -22,7 +22,7 @@ from jax2tf_bridge.from_jax.shapes._entries import (
     propose_shapes,
 )
 from jax2tf_bridge.from_jax.shapes._options import SHAPES
-from jax2tf_bridge.from_jax.trees import rebuild_tree, tree_spec
+from jax2tf_bridge.from_jax.trees import check_dict_keys, rebuild_tree, tree_spec
 from jax2tf_bridge.portable import Auto, TreeSpec
 from shape_poly import (
     Comparison,
@@ -288,7 +288,8 @@ def symbolic_specs(
     """
     names = function.argument_names(len(args))
     positional, by_name = find_entries(polymorphic_shapes, names, kwargs, function.name)
-    static_args = {i: arg for i, arg in enumerate(args) if i in function.static_argnums}
+    static_positions = function.static_positions(len(args))
+    static_args = {i: arg for i, arg in enumerate(args) if i in static_positions}
     static_kwargs = {k: v for k, v in kwargs.items() if k in function.static_argnames}
     by_keyword = {k: v for k, v in kwargs.items() if k not in static_kwargs}
     arguments = [
@@ -358,6 +359,7 @@ def _make_specs(argument: Any, shape_spec: Any, name: str) -> Any:
             is_leaf=is_entry,
         )
     except ValueError as e:
+        check_dict_keys(argument, f"The argument {name}")
         hint = ""
         if isinstance(shape_spec, (tuple, list)) and jax.tree_util.all_leaves([argument]):
             shape = ["..." if d is ... else d for d in shape_spec]

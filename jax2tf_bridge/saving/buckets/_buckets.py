@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 from jax2tf_bridge._dtypes import dtype_holds, find_kind
-from jax2tf_bridge._utils import as_integer, did_you_mean
+from jax2tf_bridge._utils import as_integer, did_you_mean, format_bytes
 from jax2tf_bridge.comparing import infer_batch_variable
 from jax2tf_bridge.errors import Argument, Blank, DTypeError, Message, ShapeError
-from jax2tf_bridge.portable import Aval, variables_in
+from jax2tf_bridge.portable import MAX_REQUEST_BYTES, Aval, count_bytes, variables_in
 from jax2tf_bridge.signatures import list_masks
 from shape_poly import Comparison, Dim, Plan, SymbolicScope, make_plan, shape_text, variables_of
 
@@ -172,6 +172,7 @@ def make_bucketing(
     _check_variables_known(bucketing)
     _check_constraints(bucketing)
     _check_growth(bucketing)
+    _check_bytes(bucketing)
     for variable, kind in bucketing.oversize.items():
         if kind == "split":
             _check_splittable(bucketing, variable)
@@ -332,6 +333,18 @@ def _check_growth(bucketing: Bucketing) -> None:
                         f"for {format_values(smaller)} and {after} for the bucket "
                         f"{format_values(values)}: padding cannot shrink a dimension."
                     )
+
+
+def _check_bytes(bucketing: Bucketing) -> None:
+    """Raises if the inputs of the largest buckets are larger than a request can be."""
+    largest = {variable: sizes[-1] for variable, sizes in bucketing.sizes.items()}
+    total = count_bytes(bucketing.inputs.values(), largest)
+    if total > MAX_REQUEST_BYTES:
+        raise ShapeError(
+            f"{bucketing.name}: a request in the bucket {format_values(largest)} would have "
+            f"{format_bytes(total)}, and TensorFlow takes at most "
+            f"{format_bytes(MAX_REQUEST_BYTES)}. Give smaller buckets."
+        )
 
 
 def _iterate_paddings(

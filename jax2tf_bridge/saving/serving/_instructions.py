@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from jax2tf_bridge._utils import name_items
 from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.portable import Aval, Port, PortableFunction, variables_in
 from jax2tf_bridge.publishing import (
@@ -34,10 +35,10 @@ from jax2tf_bridge.saving.serving._batching import (
 from jax2tf_bridge.saving.serving._warm_up import make_cache_environment
 from jax2tf_bridge.serving_requests import (
     GRPC_PORT,
-    REST_DTYPES,
     REST_PORT,
     ExampleRequest,
     ServedName,
+    find_dtypes_without_rest,
     find_served_name,
     find_versions_folder,
 )
@@ -123,6 +124,9 @@ class ServingInstructions:
     batching_file: str = BATCHING_FILE
     notes: tuple[str, ...] = ()
     requests: Mapping[str, ExampleRequest] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        name_items(self, requests="signature")
 
     def command_line(self) -> str:
         """Formats the command for a shell, with the environment variables in front."""
@@ -347,8 +351,8 @@ def _write_rest_notes(signatures: Iterable[ServedSignature]) -> list[str]:
     dtypes: list[str] = []
     names, defaults = [], []
     for signature in signatures:
-        arrays = (*signature.inputs.items(), *signature.outputs.items())
-        others = {name: array.dtype for name, array in arrays if array.dtype not in REST_DTYPES}
+        arrays = {**signature.inputs, **signature.outputs}
+        others = find_dtypes_without_rest({name: array.dtype for name, array in arrays.items()})
         if others:
             dtypes += others.values()
             names.append(f"{signature.name} ({', '.join(others)})")

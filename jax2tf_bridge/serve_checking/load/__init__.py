@@ -7,6 +7,7 @@ from jax2tf_bridge.serve_checking.load._measure import measure_load as measure_l
 from jax2tf_bridge.serve_checking.load._measure import run_measure_load as run_measure_load
 from jax2tf_bridge.serve_checking.load._report import BucketLoad as BucketLoad
 from jax2tf_bridge.serve_checking.load._report import LoadReport as LoadReport
+from jax2tf_bridge.serve_checking.load._requests import MAX_SIZES as MAX_SIZES
 from jax2tf_bridge.serve_checking.load._servers import SERVER_VARIABLE as SERVER_VARIABLE
 from jax2tf_bridge.serve_checking.load._servers import BatchCount as BatchCount
 from jax2tf_bridge.serve_checking.load._servers import ServerCommand as ServerCommand

@@ -67,6 +67,7 @@ Protocol: TypeAlias = Literal["gRPC", "REST"]
 """Protocols of TensorFlow Serving."""
 
 DEFAULT_CALLERS = 8
+_MAX_CALLERS = 10_000
 DEFAULT_SECONDS = 10.0
 
 _COMPILE_LOG = "device_compilation_profiler=1,device_compiler=1,device_executable_persistor=1"
@@ -175,7 +176,11 @@ class LoadOptions:
         seconds: Any = self.seconds
         is_time = isinstance(seconds, Real) and 0 < float(seconds) < math.inf
         for name, is_valid, expected in (
-            ("callers", (as_integer(self.callers) or 0) >= 1, "an integer of at least 1"),
+            (
+                "callers",
+                1 <= (as_integer(self.callers) or 0) <= _MAX_CALLERS,
+                f"an integer from 1 to {_MAX_CALLERS}",
+            ),
             ("seconds", is_time, "a finite number of more than 0 seconds"),
             ("protocol", self.protocol in (None, "gRPC", "REST"), "gRPC or REST"),
             ("signature", self.signature is None or isinstance(self.signature, str), "a name"),

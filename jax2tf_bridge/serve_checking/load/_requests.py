@@ -15,10 +15,16 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from jax2tf_bridge._utils import array_type_text, as_integer, unknown_name_text
+from jax2tf_bridge._utils import array_type_text, as_integer, format_bytes, unknown_name_text
 from jax2tf_bridge.comparing import PlausibleInputs, infer_batch_variable
 from jax2tf_bridge.errors import Argument, BridgeError, Message, ShapeError
-from jax2tf_bridge.portable import Aval, PortableFunction, variables_in
+from jax2tf_bridge.portable import (
+    MAX_REQUEST_BYTES,
+    Aval,
+    PortableFunction,
+    count_bytes,
+    variables_in,
+)
 from jax2tf_bridge.saved_model import (
     SERVING_DEFAULT,
     EntryPoint,
@@ -30,7 +36,7 @@ from jax2tf_bridge.saved_model import (
     read_sidecar,
     read_tensor_spec,
 )
-from jax2tf_bridge.serving_requests import REST_DTYPES
+from jax2tf_bridge.serving_requests import find_dtypes_without_rest
 from jax2tf_bridge.storage import as_path
 from shape_poly import SymbolicScope, sample_sizes
 
@@ -48,6 +54,8 @@ _MAX_REQUESTS = 256
 _MAX_BYTES = 1 << 28
 """Maximum number of bytes of all different requests, if there are more than `_MIN_REQUESTS`."""
 _MIN_REQUESTS = 8
+MAX_SIZES = 100_000
+"""Maximum number of sizes of a dimension variable."""
 _DEFAULT_MAX_SIZE = 32
 """Maximum size of the rows of a signature without buckets, if no sizes are given."""
 _CANDIDATES = (16, 8, 4, 12, 6, 10, *range(1, 33), 48, 64, 96, 128, 224, 256, 384, 512)
@@ -75,16 +83,16 @@ class LoadRequest:
         Raises:
           BridgeError: the REST API does not take the dtype of an input.
         """
-        for name, array in self.inputs.items():
-            # NumPy has texts as objects.
-            if array.dtype.kind not in "OSU" and array.dtype.name not in REST_DTYPES:
-                raise BridgeError(
-                    Message(
-                        f"{name} is {array.dtype.name}, which TensorFlow Serving's REST API does "
-                        "not take. Use gRPC: pip install grpcio, and pass ",
-                        *(Argument("protocol", "gRPC"), "."),
-                    )
+        # NumPy has texts as objects.
+        dtypes = {n: a.dtype.name for n, a in self.inputs.items() if a.dtype.kind not in "OSU"}
+        for name, dtype in find_dtypes_without_rest(dtypes).items():
+            raise BridgeError(
+                Message(
+                    f"{name} is {dtype}, which TensorFlow Serving's REST API does not take. Use "
+                    "gRPC: pip install grpcio, and pass ",
+                    *(Argument("protocol", "gRPC"), "."),
                 )
+            )
         inputs = {name: _as_json(array.tolist()) for name, array in self.inputs.items()}
         return json.dumps({"signature_name": signature, "inputs": inputs}).encode()
 
@@ -287,7 +295,9 @@ def _check_sizes(variable: str, sizes: Iterable[int], names: Sequence[str]) -> l
     if variable not in names:
         text = unknown_name_text("size", variable, names)
         raise ShapeError(Message(_SIZES, f": the inputs have {text}"))
-    numbers = [(as_integer(size), size) for size in sizes]
+    numbers = [(as_integer(size), size) for size in itertools.islice(sizes, MAX_SIZES + 1)]
+    if len(numbers) > MAX_SIZES:
+        raise ShapeError(Message(_SIZES, f": {variable}: expected at most {MAX_SIZES} sizes"))
     wrong = [size for number, size in numbers if number is None or number < 1]
     if wrong or not numbers:
         got = wrong[0] if wrong else "none"
@@ -308,7 +318,10 @@ def _combine(lists: Sequence[Sequence[int]], seed: int) -> list[tuple[int, ...]]
 def _thin_out(choices: list[dict[str, int]], avals: Mapping[str, Aval]) -> list[dict[str, int]]:
     """Takes choices at equal distances if there are too many, or too many bytes."""
     choices.sort(key=lambda choice: [*choice.values()])
-    total = sum(_count_bytes(avals, choice) for choice in choices)
+    request_bytes = [count_bytes(avals.values(), choice) for choice in choices]
+    largest = max(range(len(choices)), key=request_bytes.__getitem__)
+    _check_bytes(choices[largest], request_bytes[largest])
+    total = sum(request_bytes)
     count = min(len(choices), _MAX_REQUESTS)
     if total > _MAX_BYTES:
         count = min(count, max(_MIN_REQUESTS, len(choices) * _MAX_BYTES // total))
@@ -323,12 +336,14 @@ def _take_evenly(values: list[_T], count: int) -> list[_T]:
     return [values[round(i * last / max(1, count - 1))] for i in range(count)]
 
 
-def _count_bytes(avals: Mapping[str, Aval], sizes: Mapping[str, int]) -> int:
-    """Counts the bytes of a request, as if each element had four."""
-    return sum(
-        4 * math.prod(d if isinstance(d, int) else d.evaluate(sizes) for d in aval.op_shape)
-        for aval in avals.values()
-    )
+def _check_bytes(sizes: Mapping[str, int], total: int) -> None:
+    if total > MAX_REQUEST_BYTES:
+        text = ", ".join(f"{variable}={size}" for variable, size in sizes.items())
+        problem = (
+            f": a request with {text} would have {format_bytes(total)}, and TensorFlow takes at "
+            f"most {format_bytes(MAX_REQUEST_BYTES)}"
+        )
+        raise ShapeError(Message(_SIZES, problem))
 
 
 def _find_batch(known: SignatureEntry, portable: PortableFunction) -> str | None:
@@ -359,6 +374,10 @@ def _repeat_rows(
     in_rows = {port.name for port in entry.inputs if port.type.shape and port.type.shape[0] is None}
     if any(len(original.inputs[name]) == 0 for original in originals for name in in_rows):
         raise ShapeError(Message(_EXAMPLE, ": it has no rows to repeat. Pass one or more."))
+    row_bytes = max(
+        sum(original.inputs[name][:1].nbytes for name in in_rows) for original in originals
+    )
+    _check_bytes({batch: counts[-1]}, counts[-1] * row_bytes)
     requests = []
     for number, count in enumerate(_take_evenly(counts, min(len(counts), _MAX_REQUESTS))):
         inputs = {
