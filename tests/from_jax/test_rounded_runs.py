@@ -14,8 +14,12 @@ import tensorflow as tf
 from jax import lax
 
 from jax2tf_bridge import Target, export, to_tf
+
+# Private: names of operations are compared with the table.
+from jax2tf_bridge._operations import COMPOSITES, OPERATIONS
 from jax2tf_bridge.from_jax import run_rounded
 from jax2tf_bridge.portable import PortableFunction, apply_target
+from jax2tf_bridge.rewriting import EXACT_COMPOSITES, ROUNDED
 
 X = np.random.default_rng(0).normal(size=(6, 5)).astype(np.float32)
 SEEDS = range(4)
@@ -44,7 +48,7 @@ def _measure(run: Callable[..., Any], function: Callable[..., Any]) -> tuple[flo
     return max(errors), min(errors)
 
 
-def halve(x: Any) -> Any:
+def triple(x: Any) -> Any:
     return x * 3
 
 
@@ -62,7 +66,7 @@ def call(x: Any) -> Any:
 
 
 @each_runner
-@pytest.mark.parametrize("function", [halve, add_rows, choose, call, jnp.cumsum, jnp.fft.fft])
+@pytest.mark.parametrize("function", [triple, add_rows, choose, call, jnp.cumsum, jnp.fft.fft])
 def test_results_are_rounded(run: Any, function: Any) -> None:
     largest, _ = _measure(run, function)
     assert 2.0**-21 < largest < 2.0**-14
@@ -100,6 +104,11 @@ def test_loops_that_depend_on_results_end(run: Any) -> None:
 )
 def test_exact_results_stay_exact(run: Any, function: Any) -> None:
     assert _measure(run, function) == (0, 0)
+
+
+def test_rounded_operations_exist() -> None:
+    assert OPERATIONS.keys() >= ROUNDED
+    assert COMPOSITES.keys() >= EXACT_COMPOSITES
 
 
 @each_runner
