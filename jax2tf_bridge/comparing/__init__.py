@@ -3,6 +3,9 @@
 Needs neither jax nor tensorflow.
 """
 
+from jax2tf_bridge.comparing._distances import ROUNDING_SEEDS as ROUNDING_SEEDS
+from jax2tf_bridge.comparing._distances import Distance as Distance
+from jax2tf_bridge.comparing._distances import bound_rounding_errors as bound_rounding_errors
 from jax2tf_bridge.comparing._distances import describe_differences as describe_differences
 from jax2tf_bridge.comparing._distances import find_largest_finite as find_largest_finite
 from jax2tf_bridge.comparing._distances import make_difference_error as make_difference_error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,11 @@ from jax2tf_bridge.errors import Argument, Message, SavingError, format_bullets
 
 _TOLERANCES = {"float64": 1e-12, "float32": 1e-4, "float16": 1e-2, "bfloat16": 6e-2}
 _NARROW_FLOAT_TOLERANCE = 0.3
+
+ROUNDING_SEEDS = range(3)
+"""Seeds of the runs with rounded results, for `bound_rounding_errors`."""
+_ROUNDING_FACTOR = 10
+"""Ratio of a dtype's tolerance to the errors of rounded results."""
 
 
 def tolerance_of(dtype: str) -> float:
@@ -98,11 +103,45 @@ def find_largest_finite(array: Any) -> float:
     return float(finite.max()) if finite.size else 0.0
 
 
+def bound_rounding_errors(
+    expected: Sequence[np.ndarray], rounded: Iterable[Sequence[np.ndarray]]
+) -> Iterator[list[float]]:
+    """Yields the largest absolute difference of each output that rounding errors can explain.
+
+    Where terms cancel, only their rounding errors remain, which differ in every digit. So a program
+    is run again with the results of its operations rounded to shorter floats. What changes is as
+    large as the errors that the tolerances of the terms allow.
+
+    Args:
+      expected: the outputs of the program.
+      rounded: the outputs of the rounded programs. Each may raise the bounds.
+
+    >>> [*bound_rounding_errors([np.array([0.0, 1.0])], [[np.array([0.5, 1.0])]])]
+    [[5.0]]
+    """
+    bounds = [0.0] * len(expected)
+    for outputs in rounded:
+        changes = map(_measure_change, expected, outputs)
+        bounds = [
+            max(bound, _ROUNDING_FACTOR * change)
+            for bound, change in zip(bounds, changes, strict=True)
+        ]
+        yield bounds
+
+
+def _measure_change(array: np.ndarray, rounded: np.ndarray) -> float:
+    if find_kind(array.dtype.name) not in ("float", "complex"):
+        return 0.0
+    with np.errstate(invalid="ignore", over="ignore"):
+        return find_largest_finite(widen_array(rounded) - widen_array(array))
+
+
 def describe_differences(
     expected: Mapping[str, np.ndarray],
     actual: Mapping[str, np.ndarray],
     *,
     max_differences: Mapping[str, float] | None = None,
+    rounding_errors: Mapping[str, float] | None = None,
     only_finite: bool = False,
 ) -> Iterator[str]:
     """Describes the outputs of a converted model that differ from the original's.
@@ -112,12 +151,14 @@ def describe_differences(
       actual: the outputs of the converted model.
       max_differences: the largest allowed absolute difference of some outputs; others have ten
         times the tolerance of their dtype.
+      rounding_errors: the absolute differences that rounding explains, as `bound_rounding_errors`
+        yields them; outputs may differ by them in any case.
       only_finite: whether to check only for shapes, NaN and infinity.
 
     >>> [*describe_differences({"y": np.array([1, 2])}, {"y": np.array([1, 3])})]
     ['y has other values in 1 of 2 places']
     """
-    allowed = max_differences or {}
+    allowed, explained = max_differences or {}, rounding_errors or {}
     for name, reference in expected.items():
         result, dtype, count = actual[name], reference.dtype.name, reference.size
         if result.shape != reference.shape:
@@ -141,7 +182,11 @@ def describe_differences(
             is_near = distance.absolute <= allowed[name]
         else:
             is_near = relative <= 10 * tolerance_of(dtype)
-        if not is_near:
+        if is_near or distance.absolute <= explained.get(name, 0.0):
+            continue
+        if distance.scale == 0:
+            yield f"{name} differs by {distance.absolute:.2g}, and should be 0"
+        else:
             yield f"{name} differs by {relative:.2g} of its largest number"
 
 

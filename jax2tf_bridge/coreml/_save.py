@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge._utils import as_integer, name_items
+from jax2tf_bridge._utils import array_type_text, as_integer, name_items
 from jax2tf_bridge.coreml._graph import make_graph
 from jax2tf_bridge.emitters import find_source_line
 from jax2tf_bridge.errors import (
@@ -21,6 +22,7 @@ from jax2tf_bridge.errors import (
     MissingDependencyError,
     SavingError,
     UnsupportedByTargetError,
+    format_bullets,
 )
 from jax2tf_bridge.frozen_graphs import FrozenSignature, ModelRuntime, freeze_signatures
 from jax2tf_bridge.portable import PortableFunction
@@ -35,6 +37,13 @@ Sizes: TypeAlias = Mapping[str, int | tuple[int, int]]
 
 _RUNTIME = ModelRuntime("Core ML", "save_coreml")
 _MANIFEST = "Manifest.json"
+
+_MAX_SHOWN = 8
+_MAX_FLOAT16 = 65504.0
+_MIN_INFINITE = 1e38
+"""Least number that coremltools takes for infinity."""
+_MIN_OF_MASKS = 1e6
+"""Least magnitude of the negative number that an array of a mask repeats."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +106,8 @@ def save_coreml(
         Fixed sizes give smaller and faster programs. A variable of a SavedModel that the bridge did
         not write has the name of the input and the axis: {"x.0": 1}.
       precision: the dtype in which Core ML computes with floats, "float32" or "float16". The Neural
-        Engine only computes in float16.
+        Engine only computes in float16. Arrays with numbers that float16 lacks, such as weights
+        beyond 65,504, are a UserWarning.
       platforms: the platforms of JAX functions, as in `export`; the lowering for CPU is used.
       overwrite: whether to replace a package at `path`, on disk only.
 
@@ -245,6 +255,8 @@ def _convert(signature: FrozenSignature, sizes: Sizes, precision: Precision) -> 
     graph = tf.compat.v1.graph_util.extract_sub_graph(function.graph.as_graph_def(), outputs)
     used = {node.name for node in graph.node}
     dtypes = {tensor.op.name: tensor.dtype.as_numpy_dtype for tensor in function.inputs}
+    if precision == "float16":
+        _warn_of_large_numbers(graph)
     inputs = [
         ct.TensorType(
             name, [ranges.get(size, size) for size in shape] or [1], np.dtype(dtypes[name]).type
@@ -271,6 +283,56 @@ def _convert(signature: FrozenSignature, sizes: Sizes, precision: Precision) -> 
         )
     except Exception as e:
         raise _explain(e, graph) from e
+
+
+def _warn_of_large_numbers(graph: Any) -> None:
+    """Warns of weights and other constant arrays with numbers beyond the range of float16."""
+    arrays = list_large_arrays(graph)
+    if arrays:
+        warnings.warn(
+            Message(
+                "float16 ends at 65,504, and the function has arrays with larger numbers:"
+                f"{format_bullets(arrays, _MAX_SHOWN)}\nCore ML computes with these in float32, "
+                "and converts the results to float16, where they may be infinite. Divide the "
+                "arrays by a number, and multiply the results by it at the end; or pass ",
+                Argument("precision", "float32"),
+                ".",
+            ),
+            stacklevel=4,
+        )
+
+
+def list_large_arrays(graph: Any) -> list[str]:
+    """Describes the constant arrays of a GraphDef with numbers beyond the range of float16.
+
+    Single numbers are left out, and masks, which repeat one negative number: they are right if they
+    are infinite.
+    """
+    texts = []
+    for body in list_bodies(graph):
+        users = {source.partition(":")[0]: node for node in body for source in node.input}
+        for node in body:
+            if node.op != "Const" or node.attr["dtype"].type != tf.float32.as_datatype_enum:
+                continue
+            array = tf.make_ndarray(node.attr["value"].tensor)
+            size = np.abs(array)
+            large = np.unique(array[(size > _MAX_FLOAT16) & (size < _MIN_INFINITE)])
+            is_mask = large.size == 1 and large[0] <= -_MIN_OF_MASKS
+            user = _find_user(node.name, users)
+            if array.size == 1 or large.size == 0 or is_mask or user is None:
+                continue
+            line = find_source_line(user.name)
+            text = f"{array_type_text('float32', array.shape)}, up to {np.abs(large).max():.3g}"
+            texts.append(f"{text}, at {line}" if line else text)
+    return texts
+
+
+def _find_user(name: str, users: Mapping[str, Any]) -> Any | None:
+    """Returns the node that uses a constant, perhaps through identities."""
+    user = users.get(name)
+    while user is not None and user.op == "Identity":
+        user = users.get(user.name)
+    return user
 
 
 def _explain(error: Exception, graph: Any) -> UnsupportedByTargetError:

@@ -49,6 +49,7 @@ def rewrite_program(
         checks_sizes=not (portable.constraints_known or portable.target.for_converters),
         for_converters=portable.target.for_converters,
         finds_rounding=for_onnx or portable.target.computes_as_trained,
+        rounding_seed=portable.target.rounding_seed,
     )
     with _name_errors(portable):
         return run_passes(program, passes, portable.name)

@@ -18,6 +18,8 @@ from jax2tf_bridge.from_jax._exported import keep_exported as keep_exported
 from jax2tf_bridge.from_jax._jax_compat import ir as ir
 from jax2tf_bridge.from_jax._retarget import retarget
 from jax2tf_bridge.from_jax._retarget import retarget_call as retarget_call
+from jax2tf_bridge.from_jax._rounded_runs import get_quick_options as get_quick_options
+from jax2tf_bridge.from_jax._rounded_runs import run_rounded as run_rounded
 from jax2tf_bridge.from_jax._symbols import dim_from_jax as dim_from_jax
 from jax2tf_bridge.from_jax._symbols import dim_to_jax as dim_to_jax
 from jax2tf_bridge.from_jax._symbols import scope_from_jax as scope_from_jax

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import tempfile
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge._utils import array_type_text, join_names
-from jax2tf_bridge.comparing import describe_differences, make_difference_error, tolerance_of
+from jax2tf_bridge.comparing import (
+    ROUNDING_SEEDS,
+    bound_rounding_errors,
+    describe_differences,
+    make_difference_error,
+    tolerance_of,
+)
 from jax2tf_bridge.emitters import find_source_line
 from jax2tf_bridge.errors import (
     Argument,
+    BridgeError,
     Message,
     SavingError,
     UnsupportedByTargetError,
@@ -27,6 +35,12 @@ from jax2tf_bridge.litert._convert import DEPRECATED, ConvertedModel, LiteRTSign
 from jax2tf_bridge.signatures import ServedArray, Signature, make_example
 
 Arrays = Mapping[str, np.ndarray]
+
+SaveRounded: TypeAlias = Callable[[Path, int], None]
+"""Saves a SavedModel whose operations round their results, to a folder and with a seed."""
+
+RunRounded: TypeAlias = "Callable[[str, Answers], Iterable[Sequence[np.ndarray]]]"
+"""Yields the outputs of a signature for the inputs of its answers if operations round."""
 
 _READER = "get_weights"
 _ROUNDING = 2.0**-20
@@ -139,7 +153,12 @@ def _find_tolerances(
 
 
 def check_answers(
-    model: bytes, answers: Mapping[str, Answers], steps: Collection[str], *, is_quantized: bool
+    model: bytes,
+    answers: Mapping[str, Answers],
+    steps: Collection[str],
+    run_rounded: RunRounded,
+    *,
+    is_quantized: bool,
 ) -> None:
     """Raises unless LiteRT's results equal TensorFlow's.
 
@@ -148,6 +167,7 @@ def check_answers(
       answers: TensorFlow's answers by signature.
       steps: the signatures that change weights. After the first of them, outputs are only checked
         for NaN and infinity, and the weights are compared.
+      run_rounded: runs a signature again, to measure rounding errors where a result differs.
       is_quantized: whether to check only for NaN and infinity.
 
     Raises:
@@ -157,10 +177,36 @@ def check_answers(
     has_changed = False
     for name, expected in answers.items():
         is_compared = not is_quantized and (not has_changed or expected.tolerances is not None)
-        problems = _run(interpreter, name, expected, only_finite=not is_compared)
+        problems, actual = _run(interpreter, name, expected, only_finite=not is_compared)
+        if problems and actual and is_compared and not has_changed:
+            rounded = run_rounded(name, expected)
+            for bounds in bound_rounding_errors([*expected.outputs.values()], rounded):
+                errors = dict(zip(expected.outputs, bounds, strict=True))
+                problems = [*describe_differences(expected.outputs, actual, rounding_errors=errors)]
+                if not problems:
+                    break
         has_changed = has_changed or name in steps
         if problems:
             raise make_difference_error("LiteRT", "TensorFlow", name, problems)
+
+
+def run_rounded(
+    save_rounded: SaveRounded, name: str, answers: Answers
+) -> Iterator[list[np.ndarray]]:
+    """Yields the outputs of a signature in TensorFlow if operations round.
+
+    Yields nothing if TensorFlow's operations cannot round.
+    """
+    inputs = {key: tf.constant(array) for key, array in answers.inputs.items()}
+    for seed in ROUNDING_SEEDS:
+        with tempfile.TemporaryDirectory(prefix="jax2tf_bridge-") as temporary:
+            folder = Path(temporary, "model")
+            try:
+                save_rounded(folder, seed)
+            except BridgeError:
+                return
+            outputs = tf.saved_model.load(str(folder)).signatures[name](**inputs)
+        yield [outputs[key].numpy() for key in answers.outputs]
 
 
 def _load(model: bytes) -> tf.lite.Interpreter:
@@ -181,15 +227,15 @@ def _call(
 
 def _run(
     interpreter: tf.lite.Interpreter, name: str, expected: Answers, *, only_finite: bool
-) -> list[str]:
-    """Runs a signature, and returns what is wrong with its results."""
+) -> tuple[list[str], Arrays]:
+    """Runs a signature; returns what is wrong with its results, and these if LiteRT runs it."""
     empty = {
         key: _type_text(array.dtype, array.shape)
         for key, array in {**expected.inputs, **expected.outputs}.items()
         if array.size == 0
     }
     if empty:  # LiteRT would write beyond its memory, and the process might die
-        return [_describe_empty(empty)]
+        return [_describe_empty(empty)], {}
     actual, problems = _call(interpreter, name, expected.inputs)
     if problems:
         empty = {
@@ -197,8 +243,8 @@ def _run(
             for tensor in interpreter.get_tensor_details()
             if 0 in tensor["shape"]
         }
-        return [*problems, *([_describe_empty(empty)] if empty else [])]
-    return [
+        return [*problems, *([_describe_empty(empty)] if empty else [])], {}
+    problems = [
         *describe_differences(
             expected.outputs,
             actual,
@@ -206,6 +252,7 @@ def _run(
             only_finite=only_finite,
         )
     ]
+    return problems, actual
 
 
 def _type_text(dtype: Any, shape: Sequence[int]) -> str:

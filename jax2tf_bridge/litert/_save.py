@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,10 +16,12 @@ from jax2tf_bridge.errors import Argument, BridgeError, Message, SavingError
 from jax2tf_bridge.litert._checks import (
     Answers,
     OperationCounts,
+    SaveRounded,
     ask_tensorflow,
     check_answers,
     check_ranges,
     describe_integer_ports,
+    run_rounded,
 )
 from jax2tf_bridge.litert._convert import ConvertedModel, LiteRTSignature, convert_model
 from jax2tf_bridge.litert._quantization import Quantization, QuantizationKind
@@ -167,7 +170,7 @@ def save_litert(
     ):
         folder = Path(temporary, "model")
         if source is None:
-            model, answers = _save_functions(
+            model, answers, save_rounded = _save_functions(
                 folder,
                 signatures,
                 params,
@@ -177,7 +180,7 @@ def save_litert(
                 verify=verify,
             )
         elif weight_signatures is None:
-            model, answers = _copy_model(source, folder, quantization, verify=verify)
+            model, answers, save_rounded = _copy_model(source, folder, quantization, verify=verify)
         else:
             raise SavingError(
                 Message(
@@ -199,7 +202,8 @@ def save_litert(
         model, answers = _drop_unused_inputs(model, answers)
         names = quantization.list_in_integers(answers, model.steps)
         check_ranges(data, {name: answers.pop(name) for name in names})
-        check_answers(data, answers, model.steps, is_quantized=quantize is not None)
+        rerun = functools.partial(run_rounded, save_rounded)
+        check_answers(data, answers, model.steps, rerun, is_quantized=quantize is not None)
         if integers_only:
             model = describe_integer_ports(model, data)
     check_interrupts()
@@ -217,7 +221,7 @@ def _save_functions(
     quantization: Quantization,
     *,
     verify: bool,
-) -> tuple[ConvertedModel, dict[str, Answers]]:
+) -> tuple[ConvertedModel, dict[str, Answers], SaveRounded]:
     with open_params(params) as weights:
         because = "LiteRT compiles no sizes and fills in no inputs"
         target = _make_target(quantization)
@@ -241,7 +245,17 @@ def _save_functions(
         }
         answers = _ask_in_order(folder, inputs, quantization, steps)
     model = ConvertedModel.read(folder, served, steps=steps, quantization=quantization)
-    return model, answers
+
+    def save_rounded(folder: Path, seed: int) -> None:
+        rounding = replace(target, rounding_seed=seed)
+        rounded = {
+            name: replace(each, function=replace(each.function, target=rounding))
+            for name, each in exported.items()
+        }
+        with open_params(params) as weights:
+            save_functions(folder, rounded, keys_as_words(weights), options)
+
+    return model, answers, save_rounded
 
 
 _Inputs: TypeAlias = dict[str, tuple[Signature, Mapping[str, ServedArray]]]
@@ -319,9 +333,10 @@ def _check_buckets(folder: Path, error: BridgeError) -> None:
 
 def _copy_model(
     source: Path, folder: Path, quantization: Quantization, *, verify: bool
-) -> tuple[ConvertedModel, dict[str, Answers]]:
+) -> tuple[ConvertedModel, dict[str, Answers], SaveRounded]:
     """Makes a SavedModel with the graph of another in operations, and its variables."""
-    copy_as_operations(source, folder, _make_target(quantization))
+    target = _make_target(quantization)
+    copy_as_operations(source, folder, target)
     contents = read_sidecar(source)
     steps = []
     if contents is not None:
@@ -335,4 +350,8 @@ def _copy_model(
             n: (Signature(None), each.inputs) for n, each in model.signatures.items()
         }
         answers = _ask_in_order(source, inputs, quantization, steps)
-    return model, answers
+
+    def save_rounded(folder: Path, seed: int) -> None:
+        copy_as_operations(source, folder, replace(target, rounding_seed=seed))
+
+    return model, answers, save_rounded

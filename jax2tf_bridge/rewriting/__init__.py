@@ -28,6 +28,10 @@ from jax2tf_bridge.rewriting._regions import SortKey as SortKey
 from jax2tf_bridge.rewriting._regions import match_reducers as match_reducers
 from jax2tf_bridge.rewriting._regions import match_selected_extreme as match_selected_extreme
 from jax2tf_bridge.rewriting._regions import match_sort_keys as match_sort_keys
+from jax2tf_bridge.rewriting._rounding import EXACT_COMPOSITES as EXACT_COMPOSITES
+from jax2tf_bridge.rewriting._rounding import EXPONENT_BITS as EXPONENT_BITS
+from jax2tf_bridge.rewriting._rounding import ROUNDED as ROUNDED
+from jax2tf_bridge.rewriting._rounding import choose_mantissa_bits as choose_mantissa_bits
 from jax2tf_bridge.rewriting._simplifications import BFLOAT16_BITS as BFLOAT16_BITS
 from jax2tf_bridge.rewriting._simplifications import BIAS_ADD as BIAS_ADD
 from jax2tf_bridge.rewriting._simplifications import RANDOM_UNIT as RANDOM_UNIT

@@ -21,6 +21,7 @@ from jax2tf_bridge.rewriting._fusions import FUSIONS, FUSIONS_FOR_CONVERTERS
 from jax2tf_bridge.rewriting._inlining import inline_calls
 from jax2tf_bridge.rewriting._operands import PATTERNS_OF_OPERANDS
 from jax2tf_bridge.rewriting._patterns import Matcher, Pattern, Replacement, rewrite
+from jax2tf_bridge.rewriting._rounding import round_results
 from jax2tf_bridge.rewriting._simplifications import BFLOAT16_BITS, PATTERNS_OF_ASSERTIONS
 
 DUMP_TO = "JAX2TF_BRIDGE_DUMP_PROGRAMS_TO"
@@ -31,7 +32,8 @@ DUMP_TO = "JAX2TF_BRIDGE_DUMP_PROGRAMS_TO"
 class Pass:
     """Rewrite of a whole program.
 
-    Law: the program computes the same, except that a widened one rounds less.
+    Law: the program computes the same, except that a widened one rounds less, and one that rounds
+    its results more.
 
     Attributes:
       name: a name for logs and file names.
@@ -48,6 +50,7 @@ def passes_for_tensorflow(
     checks_sizes: bool,
     for_converters: bool,
     finds_rounding: bool = False,
+    rounding_seed: int | None = None,
 ) -> tuple[Pass, ...]:
     """Returns the passes for TensorFlow's own operations.
 
@@ -57,6 +60,7 @@ def passes_for_tensorflow(
       checks_sizes: whether the program's own assertions on sizes stay.
       for_converters: whether a converter reads TensorFlow's graph.
       finds_rounding: whether rounding to the steps of integers becomes one operation.
+      rounding_seed: the seed for rounding results to shorter floats; None to leave them.
     """
     fusions: tuple[Pattern, ...] = FUSIONS_FOR_CONVERTERS if for_converters else FUSIONS
     fusions = (*fusions, *NARROW_PRODUCTS)
@@ -68,6 +72,8 @@ def passes_for_tensorflow(
     if platform is not None:
         choose = functools.partial(_choose_platform, index=platform)
         passes.append(Pass("choose_platform", choose))
+    if rounding_seed is not None:  # before bfloat16 is widened, which has larger errors
+        passes.append(Pass("round", functools.partial(round_results, seed=rounding_seed)))
     if for_converters:
         passes.append(Pass("widen_bfloat16", _widen_bfloat16))
     passes.append(Pass("fuse", functools.partial(rewrite, patterns=fusions)))

@@ -107,6 +107,8 @@ class Target:
         store it.
       computes_as_trained: whether numbers that the function rounds to steps of 8 bits become
         integers. Files do not store it.
+      rounding_seed: without XLA, the seed for rounding the results of operations to shorter floats,
+        which shows how far rounding errors spread; None to leave them. Files do not store it.
 
     >>> Target.tensorflow("2.17").stablehlo_versions
     ((1, 1, 1),)
@@ -123,6 +125,7 @@ class Target:
     names_lines: bool = False
     for_converters: bool = False
     computes_as_trained: bool = False
+    rounding_seed: int | None = None
 
     @staticmethod
     def widest(*, xla: bool = True) -> Target:

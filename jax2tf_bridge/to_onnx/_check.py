@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from jax2tf_bridge._dtypes import KEYS
-from jax2tf_bridge.comparing import describe_differences, make_difference_error
+from jax2tf_bridge.comparing import (
+    ROUNDING_SEEDS,
+    bound_rounding_errors,
+    describe_differences,
+    make_difference_error,
+)
 from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.portable import Aval, PortableFunction
 
@@ -51,31 +57,40 @@ def compare_with_jax(
     except ModuleNotFoundError:
         return "not run: onnxruntime is not installed"
     release = f"ONNX Runtime {onnxruntime.__version__}"
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # errors are raised
-    # Products of bytes in place of rounded floats differ by steps, which would hide faults.
-    options.add_session_config_entry("session.disable_quant_qdq", "1")
     try:
-        session = onnxruntime.InferenceSession(
-            str(model) if isinstance(model, Path) else model,
-            options,
-            providers=["CPUExecutionProvider"],
-        )
         feed = {key: _to_parts(array) for key, array in example.items()}
-        actual = dict(zip(outputs, session.run(list(outputs), feed), strict=True))
+        results = _run(str(model) if isinstance(model, Path) else model, feed)
+        actual = dict(zip(outputs, results, strict=True))
     except Exception as e:  # of a type of its own
         problem = f"{release} fails: {str(e).strip()[:300]}"
         raise make_difference_error("ONNX Runtime", "JAX", name, [problem]) from e
     arguments = {i: array for i, (_, array) in weights.items()}
     arguments |= {i: example[key] for i, key in inputs.items()}
-    results = _run_in_jax(portable, arguments)
-    if results is None:
+    in_jax = _run_in_jax(portable, arguments)
+    if in_jax is None:
         return f"run in {release}"
-    expected = dict(zip(outputs, map(_to_parts, results), strict=True))
+    expected = dict(zip(outputs, map(_to_parts, in_jax), strict=True))
     problems = [*describe_differences(expected, actual)]
+    rounded = _run_rounded(portable, arguments) if problems else ()
+    for bounds in bound_rounding_errors([*expected.values()], rounded):
+        errors = dict(zip(outputs, bounds, strict=True))
+        problems = [*describe_differences(expected, actual, rounding_errors=errors)]
+        if not problems:
+            break
     if problems and not (_rounds_numbers(model) and differ_by_steps(expected, actual)):
         raise make_difference_error("ONNX Runtime", "JAX", name, problems)
     return f"compared with JAX in {release}"
+
+
+def _run(model: str | bytes, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # errors are raised
+    # Products of bytes in place of rounded floats differ by steps, which would hide faults.
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return list(session.run(None, feed))
 
 
 def _rounds_numbers(model: bytes | Path) -> bool:
@@ -123,11 +138,36 @@ def _run_in_jax(
 
     try:
         exported = to_exported(portable)
-        leaves = [_as_argument(arguments[i], aval) for i, aval in enumerate(portable.in_avals)]
+        leaves = _list_leaves(portable, arguments)
         args, kwargs = jax.tree_util.tree_unflatten(exported.in_tree, leaves)
         results = jax.tree_util.tree_leaves(jax.jit(exported.call)(*args, **kwargs))
     except (BridgeError, ValueError):
         return None  # random numbers or sizes may be invalid inputs
+    return _list_arrays(portable, results)
+
+
+def _run_rounded(
+    portable: PortableFunction, arguments: Mapping[int, np.ndarray]
+) -> Iterator[list[np.ndarray]]:
+    """Yields JAX's results if operations round, in the form of the model's outputs.
+
+    Yields nothing if JAX cannot round them.
+    """
+    from jax2tf_bridge.from_jax import run_rounded
+
+    leaves = _list_leaves(portable, arguments)
+    with contextlib.suppress(BridgeError):
+        for results in run_rounded(portable, leaves, ROUNDING_SEEDS):
+            yield [*map(_to_parts, _list_arrays(portable, results))]
+
+
+def _list_leaves(portable: PortableFunction, arguments: Mapping[int, np.ndarray]) -> list[Any]:
+    return [_as_argument(arguments[i], aval) for i, aval in enumerate(portable.in_avals)]
+
+
+def _list_arrays(portable: PortableFunction, results: Sequence[Any]) -> list[np.ndarray]:
+    import jax
+
     return [
         np.asarray(jax.random.key_data(x) if aval.is_key else x)
         for x, aval in zip(results, portable.out_avals, strict=True)

@@ -8,7 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -20,11 +20,16 @@ from jax2tf_bridge._dtypes import find_kind
 from jax2tf_bridge._utils import progress_bar
 from jax2tf_bridge.comparing import (
     DRAWS,
+    ROUNDING_SEEDS,
+    Distance,
     PlausibleInputs,
+    bound_rounding_errors,
     find_largest_finite,
     infer_batch_variable,
+    tolerance_of,
 )
 from jax2tf_bridge.errors import BridgeError, ModuleError, ShapeError
+from jax2tf_bridge.from_jax import export, get_quick_options, run_rounded
 from jax2tf_bridge.loading import LoadedFunction, make_input
 from jax2tf_bridge.portable import Aval, PortableFunction
 from jax2tf_bridge.saved_model import SignatureEntry
@@ -38,6 +43,7 @@ from jax2tf_bridge.verifying._verification import (
     SMALL_GRADIENT,
     Difference,
     Latency,
+    Scale,
     Sizes,
     make_difference,
 )
@@ -142,7 +148,34 @@ class Sampler:
         return numbers.astype(dtype if is_known else np.float32)
 
 
-_QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+@dataclass(frozen=True)
+class _Pair:
+    """Distance of an array in JAX and in the model.
+
+    Attributes:
+      difference: the difference of the array so far.
+      distance: the distance.
+      scale: the minimum scale.
+    """
+
+    difference: Difference
+    distance: Distance
+    scale: Scale
+
+    @property
+    def is_unexplained(self) -> bool:
+        """Returns whether the array differs, and did not at other sizes."""
+        relative = self.distance.relative(self.scale.number)
+        return self.difference.within and relative > self.difference.tolerance
+
+    def explain(self, rounding_error: float) -> _Pair:
+        """Returns the pair with the scale of terms that cancel, if this explains the distance."""
+        allowed = tolerance_of(self.difference.dtype)
+        if not self.is_unexplained or not allowed:
+            return self
+        scale = Scale(rounding_error / allowed, cancels=True)
+        explained = replace(self, scale=scale)
+        return self if explained.is_unexplained else explained
 
 
 class ComparedPair:
@@ -246,7 +279,7 @@ class ComparedPair:
         self._jax_function = function
         # Latency needs full optimization. Values are computed once, so they compile quickly.
         self._jitted: Any = jax.jit(self._call_flat)
-        quick = _get_quick_options()
+        quick = get_quick_options()
         self._values: Any = jax.jit(self._call_flat, compiler_options=quick)
         self._with_gradients: Any = jax.jit(
             self._compute_vjp, static_argnums=0, compiler_options=quick
@@ -288,15 +321,18 @@ class ComparedPair:
                 in_tensorflow = pool.submit(
                     self._run_in_tensorflow, self._make_tensors(inputs), sources, cotangents
                 )
-                expected, by_jax = self._run_in_jax(self._make_leaves(inputs), sources, cotangents)
+                leaves = self._make_leaves(inputs)
+                expected, by_jax = self._run_in_jax(leaves, sources, cotangents)
                 results, by_tensorflow = in_tensorflow.result()
-                for (name, aval), value in zip(self._outputs.items(), expected, strict=True):
-                    if aval.is_key:
-                        value = jax.random.key_data(value)
-                    value = self._to_runtime(value)
-                    differences["output", name].add(value, results[name], sizes)
+                pairs: list[_Pair] = []
+                for name, value in zip(self._outputs, expected, strict=True):
+                    difference = differences["output", name]
+                    value = self._to_runtime(_as_array(value))
+                    distance = difference.measure(value, results[name], sizes)
+                    pairs.append(_Pair(difference, distance, Scale()))
                 # The scale ignores infinite numbers.
-                scale = SMALL_GRADIENT * max(map(find_largest_finite, by_jax), default=0.0)
+                largest = max(map(find_largest_finite, by_jax), default=0.0)
+                scale = Scale(SMALL_GRADIENT * largest, "a tenth of the largest gradient")
                 for (label, i), jax_gradient, tf_gradient in zip(
                     sources.items(), by_jax, by_tensorflow, strict=True
                 ):
@@ -304,7 +340,18 @@ class ComparedPair:
                     if key not in differences:
                         dtype = self.portable.in_avals[i].dtype
                         differences[key] = make_difference("gradient", label, dtype, tolerance)
-                    differences[key].add(jax_gradient, tf_gradient, sizes, scale)
+                    distance = differences[key].measure(jax_gradient, tf_gradient, sizes)
+                    pairs.append(_Pair(differences[key], distance, scale))
+                # This costs a compilation, so only what decides the outcome is explained.
+                if any(pair.is_unexplained for pair in pairs):
+                    arrays = [_as_array(value) for value in (*expected, *by_jax)]
+                    rounded = self._run_rounded(leaves, sources, cotangents)
+                    for bounds in bound_rounding_errors(arrays, rounded):
+                        pairs = [*map(_Pair.explain, pairs, bounds)]
+                        if not any(pair.is_unexplained for pair in pairs):
+                            break
+                for pair in pairs:
+                    pair.difference.add(pair.distance, pair.scale, sizes)
                 advance(1)
         return list(differences.values())
 
@@ -350,16 +397,23 @@ class ComparedPair:
             return None
         samples = self.sampler.draw_distinct_sizes()
         worst = max(beyond, key=lambda d: d.relative).sizes
+        names = {d.name for d in beyond}
         for sizes in [*samples[:_MAX_DRAWS], worst, worst]:
-            location = self._locate_at(sizes, tolerance)
+            location = self._locate_at(sizes, tolerance, names)
             if location is not None:
                 return location
         return None
 
-    def _locate_at(self, sizes: Sizes, tolerance: float | None) -> Location | None:
-        """Finds the line with new random inputs, which need not show the difference."""
+    def _locate_at(self, sizes: Sizes, tolerance: float | None, names: set[str]) -> Location | None:
+        """Finds the line with new random inputs, which need not show the difference.
+
+        Args:
+          sizes: the sizes of the inputs.
+          tolerance: the tolerance of all floats; None for the default of each dtype.
+          names: the outputs that differ.
+        """
         inputs = self.draw(sizes)
-        function = trace_function(self._call_flat, self._make_leaves(inputs), _get_quick_options())
+        function = trace_function(self._call_flat, self._make_leaves(inputs), get_quick_options())
         tensors = self._make_tensors(inputs)
         if self._runtime is None:
             model = self._trace_in_tensorflow(tensors)
@@ -367,7 +421,13 @@ class ComparedPair:
         else:
             model = self._runtime.trace(_make_arrays(tensors), list(self._results))
             function.values = [self._to_runtime(value) for value in function.values]
-        function.outputs = [function.outputs[i] for i in self._results.values()]
+        # Other outputs may have other rounding errors where terms cancel.
+        chosen = [name in names for name in self._results]
+        if not any(chosen):  # new weights differ
+            chosen = [True] * len(chosen)
+        model.outputs = list(itertools.compress(model.outputs, chosen))
+        indices = itertools.compress(self._results.values(), chosen)
+        function.outputs = [function.outputs[i] for i in indices]
         return locate(function, model, tolerance)
 
     def _to_runtime(self, value: Any) -> Any:
@@ -454,6 +514,29 @@ class ComparedPair:
             where, [leaves[i] for i in where], leaves, cotangents
         )
         return results, gradients
+
+    def _run_rounded(
+        self, leaves: Sequence[Any], sources: Mapping[str, int], cotangents: Mapping[str, Any]
+    ) -> Iterator[list[Any]]:
+        """Yields the results and gradients in JAX if operations round.
+
+        Yields nothing if JAX cannot export the function.
+        """
+        where = tuple(sources.values())
+
+        def run(leaves: Sequence[Any], cotangents: Mapping[str, Any]) -> list[Any]:
+            if not where:
+                return self._call_flat(leaves)
+            chosen = [leaves[i] for i in where]
+            results, gradients = self._compute_vjp(where, chosen, leaves, cotangents)
+            return [*results, *gradients]
+
+        factors = {name: jnp.asarray(cotangent) for name, cotangent in cotangents.items()}
+        with contextlib.suppress(BridgeError):
+            portable = export(run, platforms=[jax.default_backend()])(list(leaves), factors)
+            arguments = jax.tree.leaves((list(leaves), factors))
+            for results in run_rounded(portable, arguments, ROUNDING_SEEDS):
+                yield [_as_array(value) for value in results]
 
     def _run_in_tensorflow(
         self,
@@ -557,22 +640,16 @@ def _is_real(aval: Aval) -> bool:
     return find_kind(aval.dtype) == "float"
 
 
-def _get_quick_options() -> dict[str, Any] | None:
-    """Returns the XLA options that halve compile time on CPU; None where XLA lacks them."""
-    if jax.default_backend() != "cpu":
-        return None
-    try:
-        jax.jit(lambda: 0, compiler_options=_QUICK)()
-    except jax.errors.JaxRuntimeError:  # this XLA lacks the options, which do not affect the values
-        return None
-    return _QUICK
-
-
 def _fits_function(spec: tf.TensorSpec, aval: Aval) -> bool:
     """Returns whether an input of the signature fits the JAX function, not a preprocess."""
     # A model for converters has float32 in place of bfloat16.
     dtypes = (aval.op_dtype, replace(aval, widened=True).op_dtype)
     return aval.is_key or spec.dtype.name in dtypes
+
+
+def _as_array(value: Any) -> Any:
+    """Returns a NumPy array; the words of a key."""
+    return np.asarray(jax.random.key_data(value) if _is_key(value) else value)
 
 
 def _is_key(value: Any) -> bool:

@@ -160,9 +160,10 @@ class _LiteRT:
         self._run(runner, inputs)
         trace = Trace()
         graph = signature.graph
-        for number in range(len(graph.tensors)):
+        for number, tensor in enumerate(graph.tensors):
             try:
-                trace.add(interpreter.get_tensor(number, signature.subgraph))
+                elements = interpreter.get_tensor(number, signature.subgraph)
+                trace.add(tensor.dequantize(elements))
             except ValueError:  # it has no data, such as the operand of a branch
                 trace.add(None)
         trace.steps = [

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from jax2tf_bridge.comparing import measure_distance, tolerance_of
+from jax2tf_bridge.comparing import Distance, measure_distance, tolerance_of
 from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.verifying._locating import Location
 
@@ -23,6 +23,21 @@ differ between programs in every digit.
 """
 
 
+@dataclass(frozen=True)
+class Scale:
+    """Minimum scale of an array.
+
+    Attributes:
+      number: the scale.
+      text: what has this scale, for people.
+      cancels: whether terms of this size cancel in the array.
+    """
+
+    number: float = 0.0
+    text: str = "its largest number"
+    cancels: bool = False
+
+
 @dataclass
 class Difference:
     """Largest difference of an output or a gradient.
@@ -34,9 +49,11 @@ class Difference:
       tolerance: the maximum of `relative` that is allowed.
       absolute: the largest difference of two numbers.
       relative: the largest ratio of the difference to the scale of the array. The scale is the
-        array's largest number; for a small gradient, SMALL_GRADIENT of the function's largest.
+        array's largest number; for a small gradient, SMALL_GRADIENT of the function's largest;
+        where terms cancel, about the size of the terms.
       sizes: the sizes with the largest `relative`.
-      is_small: whether the scale at these sizes was raised to that of a small gradient.
+      scale: the scale at these sizes, for people.
+      cancels: whether it is 0 but for rounding errors at any sizes, because terms cancel.
       nan_at: sizes at which JAX and the SavedModel both have NaN in the same place. These count
         as equal.
     """
@@ -48,7 +65,8 @@ class Difference:
     absolute: float = 0.0
     relative: float = 0.0
     sizes: Sizes = field(default_factory=dict)
-    is_small: bool = False
+    scale: str = "its largest number"
+    cancels: bool = False
     nan_at: list[Sizes] = field(default_factory=list)
 
     @property
@@ -56,8 +74,8 @@ class Difference:
         """Returns whether it is within the tolerance."""
         return self.relative <= self.tolerance
 
-    def add(self, expected: Any, actual: Any, sizes: Sizes, min_scale: float = 0.0) -> None:
-        """Adds the difference of a pair of arrays, whose scale is at least `min_scale`.
+    def measure(self, expected: Any, actual: Any, sizes: Sizes) -> Distance:
+        """Measures the distance of a pair of arrays.
 
         Raises:
           BridgeError: the arrays have different shapes.
@@ -67,14 +85,18 @@ class Difference:
                 f"The {self.what} {self.name} has the shape {np.shape(actual)} in the model, but "
                 f"{np.shape(expected)} in JAX, at {format_sample_sizes(sizes)}."
             )
-        distance = measure_distance(expected, actual)
+        return measure_distance(expected, actual)
+
+    def add(self, distance: Distance, scale: Scale, sizes: Sizes) -> None:
+        """Adds the distance of a pair of arrays, of these sizes."""
         if distance.shares_nan:
             self.nan_at.append(dict(sizes))
-        relative = distance.relative(min_scale)
+        relative = distance.relative(scale.number)
         self.absolute = max(self.absolute, distance.absolute)
+        self.cancels = self.cancels or scale.cancels
         if relative > self.relative:
             self.relative, self.sizes = relative, dict(sizes)
-            self.is_small = distance.scale < min_scale
+            self.scale = (scale if scale.number > distance.scale else Scale()).text
 
 
 def make_difference(what: str, name: str, dtype: str, tolerance: float | None) -> Difference:
@@ -166,11 +188,10 @@ class Verification:
             return None
         worst = max(beyond, key=lambda d: d.relative)
         more = f"; {len(beyond) - 1} more differ" if len(beyond) > 1 else ""
-        scale = "a tenth of the largest gradient" if worst.is_small else "its largest number"
         sizes = format_sample_sizes(worst.sizes)
         return (
             f"{self.model or self.saved_model} differs from {self.against}: the {worst.what} "
-            f"{worst.name} is off by {worst.relative:.2g} of {scale} at {sizes}, beyond the "
+            f"{worst.name} is off by {worst.relative:.2g} of {worst.scale} at {sizes}, beyond the "
             f"tolerance of {worst.tolerance:.0e}{more}"
         )
 
@@ -248,6 +269,12 @@ class Verification:
                 places = "; ".join(map(format_sample_sizes, d.nan_at))
                 yield (
                     f"{label} has NaN in JAX and in the SavedModel, which counts as equal: {places}"
+                )
+        for label, d in zip(labels, self.differences, strict=True):
+            if d.cancels and d.within:
+                yield (
+                    f"{label} is what rounding leaves where terms cancel; its relative difference "
+                    "is to the terms"
                 )
         if not self.has_gradients:
             yield "(it has no gradients)"

@@ -31,7 +31,7 @@ from jax2tf_bridge.saving.signatures import Endpoint
 from jax2tf_bridge.verifying import _verify as verify_module
 from jax2tf_bridge.verifying._comparison import Sampler
 from jax2tf_bridge.verifying._containers import KnownTypes
-from jax2tf_bridge.verifying._verification import make_difference
+from jax2tf_bridge.verifying._verification import Scale, make_difference
 from tests.cli import models, nnx_model
 from tests.cli.conftest import Ok, Run
 from tests.cli.json_fields import PAGE, list_described_fields
@@ -230,7 +230,8 @@ def test_the_function_prints_what_the_command_prints(ok: Ok, model: Path) -> Non
     words = ("--against", "tests.cli.models:predict", "--samples", "2")
     assert json.loads(ok("verify", model, *words, "--json")) == report.as_json()
     lost = make_difference("output", "y", "float32", None)
-    lost.add(np.ones(1, np.float32), np.full(1, np.nan, np.float32), {"b": 1})
+    distance = lost.measure(np.ones(1, np.float32), np.full(1, np.nan, np.float32), {"b": 1})
+    lost.add(distance, Scale(), {"b": 1})
     facts = dataclasses.replace(report, differences=(lost,)).as_json()
     assert "Infinity" not in json.dumps(facts)  # JSON has no such number
     assert facts["differences"][0]["relative"] is None
@@ -368,8 +369,9 @@ def test_a_gradient_that_is_zero_in_theory_is_judged_by_the_scale_of_the_others(
     # Rounding, which some pairs of compilers have alike, would fail by its own largest number.
     for least_scale, within in ((0.0, False), (0.1, True)):
         bias = make_difference("gradient", "params['key']['bias']", "float32", None)
-        bias.add(np.array([1e-8]), np.array([-1e-8]), {"b": 2}, least_scale)
-        assert (bias.within, bias.is_small) == (within, within)
+        distance = bias.measure(np.array([1e-8]), np.array([-1e-8]), {"b": 2})
+        bias.add(distance, Scale(least_scale, "the others"), {"b": 2})
+        assert (bias.within, bias.scale == "the others") == (within, within)
 
 
 def test_programs_that_run_once_are_compiled_quickly(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from jax2tf_bridge import save_coreml
 
 # Private: the rest needs coremltools.
-from jax2tf_bridge.coreml._save import find_shapes, read_sizes
+from jax2tf_bridge.coreml._save import find_shapes, list_large_arrays, read_sizes
 from jax2tf_bridge.errors import MissingDependencyError, SavingError
 from jax2tf_bridge.signatures import ServedArray
 from shape_poly import symbolic_shape
@@ -103,3 +104,17 @@ def test_open_sizes() -> None:
 def test_sizes_that_do_not_fit(sizes: Any, expected: str) -> None:
     with pytest.raises(SavingError, match=re.escape(expected)):
         find_shapes({"x": served("(b, 2*n)")}, sizes)
+
+
+def test_arrays_beyond_the_range_of_float16_are_listed() -> None:
+    weights = np.array([[1, 2e5], [-7e4, 3]], np.float32)
+    mask = np.triu(np.full((2, 2), -1e9, np.float32), 1)
+
+    @tf.function(input_signature=[tf.TensorSpec((2, 2), tf.float32)])
+    def function(x: tf.Tensor) -> tf.Tensor:
+        with tf.name_scope("at.net.py.12"):
+            scores = tf.matmul(x, tf.identity(tf.constant(weights))) + tf.constant(mask)
+        return tf.maximum(scores * 1e6, np.full((2, 2), np.inf, np.float32))
+
+    graph = function.get_concrete_function().graph.as_graph_def()
+    assert list_large_arrays(graph) == ["float32[2,2], up to 2e+05, at net.py:12"]

@@ -31,11 +31,13 @@ from jax2tf_bridge.errors import (
     StructureError,
     UnsupportedByTargetError,
 )
-from jax2tf_bridge.litert import LiteRTModel
 
 # Private: answers that LiteRT does not give are judged.
+from jax2tf_bridge.litert import LiteRTModel, _checks
 from jax2tf_bridge.litert._checks import Answers, check_answers
 from jax2tf_bridge.signatures import ServedArray, make_example
+from tests.comparing.cancelling import IDS, cancel
+from tests.comparing.cancelling import X as CANCELLING
 from tests.litert.running import interpreter
 
 RANDOM = np.random.default_rng(0)
@@ -412,7 +414,8 @@ def test_other_values_than_tensorflows_are_refused(two: LiteRTModel) -> None:
 
     def check(expected: np.ndarray, *, is_quantized: bool = False) -> None:
         answers = {"classify": Answers({"x": X}, {"probabilities": expected})}
-        check_answers(two.path.read_bytes(), answers, (), is_quantized=is_quantized)
+        data = two.path.read_bytes()
+        check_answers(data, answers, (), lambda *_: (), is_quantized=is_quantized)
 
     check(right)
     check(np.where(right > right.mean(), np.nan, right))
@@ -427,7 +430,27 @@ def test_other_values_than_tensorflows_are_refused(two: LiteRTModel) -> None:
     )
     nan = {"classify": Answers({"x": X * np.nan}, {"probabilities": right})}
     with pytest.raises(SavingError, match="probabilities is NaN or infinite in 256 of 256 places"):
-        check_answers(two.path.read_bytes(), nan, (), is_quantized=True)
+        check_answers(two.path.read_bytes(), nan, (), lambda *_: (), is_quantized=True)
+
+
+@pytest.mark.slow
+def test_results_where_terms_cancel_are_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signature = Signature(cancel, args=[CANCELLING, IDS])
+    assert save_litert(tmp_path / "m.tflite", signature).size > 0
+    save(tmp_path / "model", signature, vjp_order=0)
+    assert save_litert(tmp_path / "n.tflite", tmp_path / "model").size > 0
+    run = _checks._call
+
+    def add_fault(*args: Any) -> Any:
+        outputs, problems = run(*args)
+        return {name: value + np.float32(9) for name, value in outputs.items()}, problems
+
+    monkeypatch.setattr(_checks, "_call", add_fault)
+    with pytest.raises(SavingError) as caught:
+        save_litert(tmp_path / "o.tflite", signature)
+    assert str(caught.value).count(" differs by ") == 8
 
 
 @pytest.mark.slow

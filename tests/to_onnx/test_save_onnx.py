@@ -35,6 +35,8 @@ from jax2tf_bridge.errors import (
 
 # Private: a fault is put into the builder, and the limit of a file's size is lowered.
 from jax2tf_bridge.to_onnx import _builder, _save
+from tests.comparing.cancelling import IDS, cancel, take_imaginary_part
+from tests.comparing.cancelling import X as CANCELLING
 from tests.plugins.blocked_imports import blocked
 from tests.to_onnx.running import parts, run, session
 
@@ -406,6 +408,23 @@ def test_results_that_differ_from_jax_are_not_written(
     saved = save_onnx(path, EMBED, params=PARAMS, verify=False)
     assert "not run" in str(saved)
     assert path.exists()
+
+
+def test_results_where_terms_cancel_are_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signature = Signature(cancel, args=[CANCELLING, IDS])
+    assert "compared with JAX" in str(save_onnx(tmp_path / "a.onnx", signature))
+    spectrum = Signature(take_imaginary_part, args=[CANCELLING])
+    assert "compared with JAX" in str(save_onnx(tmp_path / "b.onnx", spectrum))
+    wrong = {**_builder._FUNCTIONS, "subtract": _builder._FUNCTIONS["add"]}
+    monkeypatch.setattr(_builder, "_FUNCTIONS", wrong)
+    with pytest.raises(SavingError) as caught:
+        save_onnx(tmp_path / "c.onnx", signature)
+    lines = [line.split()[1] for line in str(caught.value).splitlines() if "differs by" in line]
+    assert lines == ["centred", "from_ids", "loop", "norm", "residual"]
+    assert "loop differs by 8" in str(caught.value)
+    assert ", and should be 0" in str(caught.value)
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_any_work(tmp_path: Path) -> None:

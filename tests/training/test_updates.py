@@ -625,8 +625,8 @@ def test_litert_compares_the_weights_after_a_step(tmp_path: Path) -> None:
     }
     answers = ask_tensorflow(tmp_path / "m", signatures, steps)
     data = Path(save_litert(tmp_path / "m.tflite", tmp_path / "m").path).read_bytes()
-    check_answers(data, answers, steps, is_quantized=False)
+    check_answers(data, answers, steps, lambda *_: (), is_quantized=False)
     before = {"w": np.ones((3, 2), np.float32)}
     wrong = {**answers, "get_weights": replace(answers["get_weights"], outputs=before)}
     with pytest.raises(SavingError, match=r"get_weights does not compute .*\n  - w differs by"):
-        check_answers(data, wrong, steps, is_quantized=False)
+        check_answers(data, wrong, steps, lambda *_: (), is_quantized=False)

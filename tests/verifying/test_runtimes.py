@@ -55,3 +55,36 @@ def test_integers_of_litert_are_compared_as_floats(tmp_path: Path) -> None:
     options = {"runtime": "litert", "model": saved.path, "samples": 1}
     report = verify(tmp_path / "model", join, tolerance=0.05, **options)
     assert report.ok, report
+
+
+W = np.random.default_rng(0).normal(size=(3, 16)).astype(np.float32)
+
+
+def decide(x: Any) -> Any:
+    y = jnp.tanh(x @ W)
+    y = y * 2 + x[:, :1]
+    return jnp.maximum(y, -1)
+
+
+def decide_differently(x: Any) -> Any:
+    y = jnp.tanh(x @ W)
+    y = y * 2 - x[:, :1]
+    return jnp.maximum(y, -1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("integers_only", [True, False])
+def test_lines_are_located_in_models_of_integers(tmp_path: Path, integers_only: bool) -> None:
+    signature = Signature(decide, args=[X])
+    save(tmp_path / "model", signature, vjp_order=0)
+    data = list(np.random.default_rng(0).normal(size=(50, 4, 3)).astype(np.float32))
+    options: Any = {"representative_data": data, "integers_only": integers_only}
+    saved = save_litert(tmp_path / "model.tflite", signature, quantize="int8", **options)
+    options = {"runtime": "litert", "model": saved.path, "samples": 1, "locate": True}
+    assert verify(tmp_path / "model", decide, tolerance=0.05, **options).ok
+    report = verify(tmp_path / "model", decide_differently, tolerance=0.05, **options)
+    assert report.location is not None
+    assert report.location.operation == "sub"
+    assert report.location.tensor is not None
+    assert "test_runtimes.py" in report.location.tensor
+    assert abs(report.location.actual - report.location.expected) > 0.1  # floats, not steps

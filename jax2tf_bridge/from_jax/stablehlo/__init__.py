@@ -46,4 +46,5 @@ from jax2tf_bridge.from_jax.stablehlo._stored_modules import retarget_module as 
 from jax2tf_bridge.from_jax.stablehlo._stored_modules import (
     retype_narrow_values as retype_narrow_values,
 )
+from jax2tf_bridge.from_jax.stablehlo._stored_modules import round_results as round_results
 from jax2tf_bridge.from_jax.stablehlo._stored_modules import write_texts as write_texts

@@ -42,6 +42,7 @@ from jax2tf_bridge.from_jax.stablehlo._rewrites import (
     keep_nan,
     merge_equal,
 )
+from jax2tf_bridge.from_jax.stablehlo._rounding import round_results
 from jax2tf_bridge.from_jax.stablehlo._sharding import (
     SHARDING,
     add_sharding_shapes,
@@ -238,6 +239,11 @@ class StableHloModule:
                 for call in calls:
                     _replace_by_chlo(call)
                 _jax_compat.run_mlir_passes(module, _EXPAND_CHLO)
+
+    def round_results(self, seed: int) -> None:
+        """Rounds the results of operations to shorter floats; see `_rounding.round_results`."""
+        with self._edit() as module:
+            round_results(module, seed)
 
     def reduce_to_one_device(self, function_name: str) -> None:
         """Removes collectives and Shardy's annotations, which are no-ops on one device.

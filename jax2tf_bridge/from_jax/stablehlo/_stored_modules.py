@@ -100,6 +100,17 @@ def convert_to_jax_form(function: WritableFunction) -> WritableFunction:
     return replace(function, portable=portable, needs_jax="")
 
 
+def round_results(portable: PortableFunction, seed: int) -> PortableFunction:
+    """Rounds the results of a function's operations, to measure how far rounding errors spread.
+
+    Raises:
+      ModuleError: the installed JAX cannot read the module.
+    """
+    module = read_stablehlo_module(portable)
+    module.round_results(seed)
+    return _replace_module(portable, module)
+
+
 def _replace_module(portable: PortableFunction, module: StableHloModule) -> PortableFunction:
     data = module.serialize(portable.module.stablehlo_version)
     return replace(portable, module=replace(portable.module, data=data))
