@@ -58,7 +58,8 @@ def test_options_of_fixed_sizes_are_named(run: Run, cube: str) -> None:
     for words, text in {
         ("-o", "c-lib"): "'c-lib' prefixes all names of the library, and is not an identifier in "
         "C. Pass --name c_lib.",
-        ("-o", "lib", "--sizes", "n=0"): "--sizes: n must be an integer of at least 1. Got: 0.",
+        ("-o", "lib", "--sizes", "n=0"): "--sizes: n must be an integer from 1 to "
+        "2147483647. Got: 0.",
         ("-o", "lib", "--sizes", "b=1"): "--sizes: no signature has the size b. Their open sizes: "
         "n.",
     }.items():
