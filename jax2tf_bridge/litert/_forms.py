@@ -12,7 +12,7 @@ unsigned ones as signed ones, and 16-bit floats in 32 bits.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -28,6 +28,8 @@ from jax2tf_bridge.litert._kernels import (
     convert,
     correlate,
     multiply_int32,
+    multiply_row,
+    reshape_to_open_size,
     squeeze_by_reshape,
     update_slice,
 )
@@ -109,6 +111,7 @@ _IDENTITIES = ("Identity", "IdentityN")
 _LOCKS = ("MutexV2", "MutexLock", "ConsumeMutexLock")
 """Locks of a model's weights. LiteRT has none, and runs one call at a time."""
 _LOOPS = ("StatelessWhile", "While")
+_SOURCES = ("Const", "ReadVariableOp")
 
 
 def replace_lacking(graph: Any) -> None:
@@ -121,45 +124,107 @@ def replace_lacking(graph: Any) -> None:
     functions = FormFunctions(graph, "litert")
     bodies = list_bodies(graph)
     loops = {node.attr["body"].func.name for nodes in bodies for node in nodes if node.op in _LOOPS}
-    for nodes in bodies:
-        _replace_nodes(nodes, functions)
+    constants = _find_constants(graph)
+    for nodes, names in zip(bodies, constants, strict=True):
+        _replace_nodes(nodes, names, functions)
     for function in graph.library.function:
         if function.signature.name in loops:
             _copy_moved_variables(function, functions)
     graph.library.function.extend(functions.definitions)
 
 
-def _replace_nodes(nodes: Any, functions: FormFunctions) -> None:
+def _find_constants(graph: Any) -> list[set[str]]:
+    """Finds nodes and arguments that may be constants, for each of `list_bodies`.
+
+    The converter computes what depends on weights and constants only. An argument may be one if
+    some call passes one.
+    """
+    bodies = list_bodies(graph)
+    library = graph.library.function
+    arguments = {f.signature.name: [a.name for a in f.signature.input_arg] for f in library}
+    constants: list[set[str]] = [set() for _ in bodies]
+    of_function = dict(zip(arguments, constants[1:], strict=True))
+    total = -1
+    while total != (total := sum(map(len, constants))):
+        for nodes, names in zip(bodies, constants, strict=True):
+            for node in nodes:
+                operands = [x.partition(":")[0] for x in node.input if not x.startswith("^")]
+                called = [name for name in _list_called(node) if name in arguments]
+                for name in called:
+                    count = len(arguments[name])  # a condition comes before the arguments
+                    passed = zip(operands[-count:], arguments[name], strict=False)
+                    of_function[name].update(a for operand, a in passed if operand in names)
+                is_computed = bool(operands) and names.issuperset(operands)
+                if not called and (is_computed or node.op in _SOURCES):
+                    names.add(node.name)
+    return constants
+
+
+def _list_called(node: Any) -> list[str]:
+    """Lists the functions that a node calls, as branches and bodies too."""
+    values = node.attr.values()
+    return [f.name for value in values for f in (value.func, *value.list.func) if f.name]
+
+
+def _replace_nodes(nodes: Any, constants: Collection[str], functions: FormFunctions) -> None:
     makers = {node.name: node for node in nodes}
-    transposed = _find_transposed(nodes)
+    matrices = [node.name for node in nodes if _is_transposed_matrix(node, makers, constants)]
+    of_matrices = _find_followers(nodes, matrices)
+    transposes = [node.name for node in nodes if node.op == "Transpose"]
+    transposed = of_matrices | _find_followers(nodes, transposes)
     for node in nodes:
         definition = find_op_definition(node.op)
         if definition is None or len(definition.output_arg) != 1:
             continue
         is_transposed = node.name in transposed
         kernel = None if definition.output_arg[0].number_attr else _find_kernel(node, makers)
+        if node.op == "Reshape" and node.input[0].partition(":")[0] in {*matrices, *of_matrices}:
+            kernel = _compute_size(node, makers) or kernel
         # The attributes of the node, which are in the key, do not have a kernel's constants.
-        constants = repr(getattr(kernel, "keywords", None))
+        keywords = repr(getattr(kernel, "keywords", None))
         if is_transposed:
             kernel = _keep_order(node, kernel)
         if kernel is not None:
-            functions.replace(node, make_form(node, kernel), is_transposed, constants)
+            functions.replace(node, make_form(node, kernel), is_transposed, keywords)
 
 
-def _find_transposed(nodes: Any) -> set[str]:
-    """Returns the elementwise nodes that follow a transpose, directly or after each other."""
+def _is_transposed_matrix(node: Any, makers: Mapping[str, Any], constants: Collection[str]) -> bool:
+    """Returns whether the converter has a transpose of a matrix for a node.
+
+    It computes the product of a constant and a matrix as the transpose of another product.
+    """
+    if node.op == "Transpose":
+        order = find_constant(node.input[1], makers)
+        return order is not None and len(order) == 2
+    return node.op == "MatMul" and node.input[0].partition(":")[0] in constants
+
+
+def _find_followers(nodes: Any, names: Iterable[str]) -> set[str]:
+    """Returns the elementwise nodes that follow named ones, directly or after each other."""
     readers: dict[str, set[str]] = {}
     for node in nodes:
         if node.op in _ON_ELEMENTS:
             for tensor in node.input:
                 readers.setdefault(tensor.partition(":")[0], set()).add(node.name)
-    waiting = [node.name for node in nodes if node.op == "Transpose"]
-    transposed: set[str] = set()
+    waiting = list(names)
+    followers: set[str] = set()
     while waiting:
-        new = readers.get(waiting.pop(), set()) - transposed
-        transposed |= new
+        new = readers.get(waiting.pop(), set()) - followers
+        followers |= new
         waiting += new
-    return transposed
+    return followers
+
+
+def _compute_size(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
+    """Computes the open size of a reshape of a transposed matrix, when the model runs.
+
+    With -1 in the shape, the converter of TensorFlow 2.21 exchanges the reshape and a transpose
+    behind it, and takes -1 for the size.
+    """
+    shape = find_constant(node.input[1], makers)
+    if shape is None or -1 not in shape:
+        return None
+    return functools.partial(reshape_to_open_size, sizes=shape.tolist())
 
 
 def _keep_order(node: Any, kernel: Kernel | None) -> Kernel | None:
@@ -276,12 +341,23 @@ def _is_scaled(name: str, makers: Mapping[str, Any], factor: float) -> bool:
 
 
 def _product(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
-    if find_node_dtype(node, "T") != tf.int32:
-        return None
+    dtype = find_node_dtype(node, "T")
     in_batches = node.op != "MatMul"
     flags = ("adj_x", "adj_y") if in_batches else ("transpose_a", "transpose_b")
     left, right = (find_attribute(node, name).b for name in flags)
+    if dtype == tf.float32 and not in_batches and _is_row(node.input[0], makers, int(left)):
+        return functools.partial(multiply_row, left=left, right=right)
+    if dtype != tf.int32:
+        return None
     return functools.partial(multiply_int32, in_batches=in_batches, left=left, right=right)
+
+
+def _is_row(name: str, makers: Mapping[str, Any], axis: int) -> bool:
+    """Returns whether a tensor is a vector that was reshaped to a matrix, with a size of 1."""
+    reshape = find_maker(name, makers, "Reshape")
+    shape = None if reshape is None else find_constant(reshape.input[1], makers)
+    is_row = shape is not None and len(shape) == 2 and shape[axis] == 1
+    return is_row or find_maker(name, makers, "ExpandDims") is not None
 
 
 def _squeeze(node: Any, makers: Mapping[str, Any]) -> Kernel | None:

@@ -7,6 +7,7 @@ integers are computed as signed ones with the same bits.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
@@ -354,6 +355,21 @@ def update_slice(
 ) -> tf.Tensor:
     """Updates a slice at computed places of the first axes."""
     return write(x, value, tf.pad(begin, [[0, tf.rank(x) - tf.size(begin)]]))
+
+
+def reshape_to_open_size(x: tf.Tensor, shape: tf.Tensor, *, sizes: Sequence[int]) -> tf.Tensor:
+    known = math.prod(size for size in sizes if size != -1)
+    count = tf.size(x) // max(known, 1)
+    return tf.reshape(x, tf.stack([count if size == -1 else size for size in sizes]))
+
+
+def multiply_row(x: tf.Tensor, y: tf.Tensor, *, left: bool, right: bool) -> tf.Tensor:
+    """Multiplies a matrix of one row by another.
+
+    The converter would make a vector of the row, and then reject the product.
+    """
+    rows = tf.expand_dims(x, 0)
+    return tf.squeeze(tf.linalg.matmul(rows, y, transpose_a=left, transpose_b=right), 0)
 
 
 def squeeze_by_reshape(x: tf.Tensor, *, axes: Sequence[int]) -> tf.Tensor:

@@ -577,3 +577,44 @@ def test_bits_of_arrays_with_five_axes(tmp_path: Path) -> None:
 def _spread(function: Callable[..., Any]) -> Callable[..., Any]:
     """Passes the second argument also with the sizes of the first."""
     return lambda x, y, at: function(x, jnp.broadcast_to(y, x.shape), at)
+
+
+W = RANDOM.normal(size=(8, 8)).astype(np.float32)
+TOKENS = RANDOM.normal(size=(2, 5, 8)).astype(np.float32)
+
+
+def _by_rows(x: Any) -> Any:
+    return jax.vmap(jax.vmap(lambda v: W @ v))(x)
+
+
+# TensorFlow's converter computes the product of a constant and a matrix as a transpose.
+_PRODUCTS: dict[str, Callable[[Any], Any]] = {
+    "nested_vmap": _by_rows,
+    "nested_vmap_and_bias": lambda x: jnp.tanh(_by_rows(x) + W[0]),
+    "axes_swapped": lambda x: jnp.swapaxes(_by_rows(x), 0, 1),
+    "axes_split": lambda x: x.reshape(-1, 8).T.reshape(2, 4, -1, 5).transpose(2, 3, 1, 0),
+    "bytes": lambda x: x.astype(jnp.int8).reshape(-1, 8).T.reshape(8, -1, 5).transpose(1, 2, 0),
+    "bias_before": lambda x: (
+        (W @ x.reshape(-1, 8).T + W[:, :1]).reshape(8, -1, 5).transpose(1, 2, 0)
+    ),
+    "from_a_number": lambda x: 2 - W @ x[0].T,
+    "of_a_column": lambda x: W[:, :1] / (4 + jnp.abs(jnp.exp(W) @ x[0].T)),
+    "in_a_loop": lambda x: lax.scan(lambda c, y: (c, 2 - W @ y.T), 0.0, x)[1],
+    "row": lambda x: x[0, 0] @ x[0].T,
+    "rows_in_a_loop": lambda x: lax.scan(lambda c, y: (y[0] @ (y.T @ y), c), x[0, 0], x)[1],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [None, "(b, 5, 8)"])
+def test_products_of_constants_and_matrices(tmp_path: Path, shape: str | None) -> None:
+    def function(x: Any) -> Any:
+        return {name: product(x) for name, product in _PRODUCTS.items()}
+
+    signature = Signature(function, args=[TOKENS], polymorphic_shapes=shape)
+    saved = save_litert(tmp_path / "model.tflite", signature, verify=False)
+    run = interpreter(saved.path).get_signature_runner()
+    for x in [TOKENS] if shape is None else [TOKENS, TOKENS[:1], np.repeat(TOKENS, 4, 0)]:
+        answers, expected = run(x=x), function(x)
+        for name, array in expected.items():
+            np.testing.assert_allclose(answers[name], array, rtol=1e-4, atol=1e-4, err_msg=name)
