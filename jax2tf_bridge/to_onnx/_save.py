@@ -319,10 +319,11 @@ class _NamedFunction:
             )
         both = sorted({*inputs.values()} & {*outputs})
         if both:
+            renames = {each: f"{each}_out" for each in both}
             raise SavingError(
                 f"The signature {name} has outputs with names of inputs: {', '.join(both)}. In an "
                 "ONNX model each name has one value. Rename them with input_names or output_names "
-                f"of its Signature, as output_names={{{both[0]!r}: '{both[0]}_out'}}."
+                f"of its Signature, as output_names={renames}."
             )
         taken = {*inputs.values(), *outputs}
         weights = {}

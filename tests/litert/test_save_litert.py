@@ -618,3 +618,25 @@ def test_products_of_constants_and_matrices(tmp_path: Path, shape: str | None) -
         answers, expected = run(x=x), function(x)
         for name, array in expected.items():
             np.testing.assert_allclose(answers[name], array, rtol=1e-4, atol=1e-4, err_msg=name)
+
+
+@pytest.mark.slow
+def test_integers_of_16_bits_are_sorted(tmp_path: Path) -> None:
+    x = np.array([3, 65535, 0, 32768, 3, 7], np.uint16)
+    answers = _answers(tmp_path, lambda x: (jnp.sort(x), jnp.argsort(x, descending=True)), x)
+    np.testing.assert_array_equal(answers["output_0"], np.sort(x))
+    np.testing.assert_array_equal(answers["output_1"], jnp.argsort(x, descending=True))
+
+
+@pytest.mark.slow
+def test_wide_results_of_narrow_floats_are_as_exact_as_these(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    kernel, bias = (rng.normal(size=shape).astype(jnp.bfloat16) for shape in ((8, 64), (64,)))
+    x, columns = (rng.normal(size=shape).astype(np.float32) for shape in ((1, 8), (64, 2)))
+
+    def f(x: Any) -> Any:
+        hidden = jax.nn.gelu(x.astype(jnp.bfloat16) @ kernel + bias)
+        return hidden.astype(jnp.float32) @ columns
+
+    output = _answers(tmp_path, f, x)["output_0"]  # it differs by 0.01 from TensorFlow's
+    np.testing.assert_allclose(output, f(x), atol=0.1 * np.max(np.abs(output)))

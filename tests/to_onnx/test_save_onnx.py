@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import re
@@ -478,3 +479,29 @@ def test_without_onnxruntime(tmp_path: Path) -> None:
     with blocked("onnxruntime"):
         saved = save_onnx(tmp_path / "a.onnx", exported, params=PARAMS)
     assert "MB, not run: onnxruntime is not installed" in str(saved)
+
+
+def test_every_output_with_the_name_of_an_input_is_renamed(tmp_path: Path) -> None:
+    def step(state: Any, n: Any) -> dict[str, Any]:
+        return {"state": {"k": state["k"] + n, "v": state["v"] * n}, "y": n}
+
+    args = [{"k": X, "v": X}, np.float32(2)]
+    with pytest.raises(SavingError) as caught:
+        save_onnx(tmp_path / "a.onnx", Signature(step, args=args))
+    advice = re.search(r"output_names=(\{.*\})", str(caught.value))
+    assert advice is not None
+    names = ast.literal_eval(advice[1])
+    assert names == {"state_k": "state_k_out", "state_v": "state_v_out"}
+    save_onnx(tmp_path / "a.onnx", Signature(step, args=args, output_names=names))
+
+
+def test_wide_results_of_narrow_floats_are_as_exact_as_these(tmp_path: Path) -> None:
+    kernel = np.random.default_rng(1).normal(size=(3, 64)).astype(jnp.bfloat16)
+
+    def f(x: Any) -> Any:
+        return jax.nn.gelu(x.astype(jnp.bfloat16) @ kernel).astype(jnp.float32) @ jnp.ones((64, 2))
+
+    x = np.random.default_rng(2).normal(size=(5, 3)).astype(np.float32)
+    saved = save_onnx(tmp_path / "a.onnx", Signature(f, args=[x]))
+    (output,) = run(saved.path, {"x": x}).values()
+    assert np.max(np.abs(output - f(x))) > 1e-3 * np.max(np.abs(output))  # else it tests nothing

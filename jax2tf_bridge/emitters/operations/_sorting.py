@@ -119,6 +119,8 @@ def _to_integers(scope: Scope, number: Array, key: SortKey) -> ops.Tensor:
     row = number.row
     if row.kind == "bool":
         tensor = ops.cast(tensor, ops.int8)
+    if tensor.dtype.is_unsigned and tensor.dtype.size == 2:
+        tensor = ops.cast(tensor, ops.int32)  # LiteRT does not sort uint16
     if tensor.dtype.is_unsigned and tensor.dtype.size >= 4 and not scope.for_converters:
         # LiteRT only sorts signed integers.
         signed = ops.int32 if tensor.dtype.size == 4 else ops.int64
