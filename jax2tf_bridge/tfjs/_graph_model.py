@@ -369,14 +369,15 @@ _ACTIVATIONS = frozenset({"Elu", "Relu", "Relu6", "Sigmoid"})
 
 
 def _simplify(nodes: Sequence[JsonNode], results: Iterable[str]) -> list[JsonNode]:
-    """Removes identities, and joins products with their biases and activations.
+    """Removes identities, copies operands, and joins products with their biases and activations.
 
     Args:
       nodes: the nodes of a graph or function, in any order.
       results: the tensors that it returns; their nodes stay.
     """
     names = {_find_node_name(tensor) for tensor in results}
-    return _join_products(_remove_identities(nodes, names), names)
+    nodes = _copy_right_operands(_remove_identities(nodes, names))
+    return _join_products(nodes, names)
 
 
 def _find_node_name(tensor: str) -> str:
@@ -402,6 +403,47 @@ def _remove_identities(nodes: Iterable[JsonNode], results: set[str]) -> list[Jso
         for node in nodes
         if node["name"] not in sources
     ]
+
+
+_VIEWS = frozenset(
+    {"Cast", "ExpandDims", "Reshape", "Slice", "Squeeze", "StridedSlice", "Transpose"}
+)
+"""Operations whose result may be the memory of their first input, with another shape."""
+_MATRIX_PRODUCTS = frozenset({"BatchMatMul", "BatchMatMulV2", "MatMul"})
+
+
+def _copy_right_operands(nodes: Sequence[JsonNode]) -> list[JsonNode]:
+    """Copies the right operands of products that share memory but not a name.
+
+    The backend "wasm" prepares the right operand of a product once, by its memory, and uses this
+    for every later product, which may have the operand in another shape.
+    """
+    by_name = {node["name"]: node for node in nodes}
+
+    def find_memory(tensor: str) -> str:
+        while (node := by_name.get(tensor)) is not None and node["op"] in _VIEWS:
+            tensor = node["input"][0]
+        return tensor
+
+    first: dict[str, str] = {}
+    copies: dict[str, JsonNode] = {}
+    changed: list[JsonNode] = []
+    for node in nodes:
+        if node["op"] in _MATRIX_PRODUCTS:
+            left, right = node["input"][:2]
+            if first.setdefault(find_memory(right), right) != right:
+                name = f"{_find_node_name(right)}/copy"
+                dtype = node["attr"]["T"]
+                # The larger of two equal arrays is a new one.
+                copies[name] = {
+                    "name": name,
+                    "op": "Maximum",
+                    "input": [right, right],
+                    "attr": {"T": dtype},
+                }
+                node = {**node, "input": [left, name, *node["input"][2:]]}
+        changed.append(node)
+    return [*changed, *copies.values()]
 
 
 def _join_products(nodes: Sequence[JsonNode], results: set[str]) -> list[JsonNode]:

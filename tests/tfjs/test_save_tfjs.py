@@ -143,6 +143,22 @@ def test_functions_of_integers_are_small(tmp_path: Path, function: Any, count: i
     assert len(computed) <= count, computed
 
 
+def test_right_operands_in_two_shapes_are_copied(tmp_path: Path) -> None:
+    """TensorFlow.js' WebAssembly would use the first of them for both products."""
+
+    def multiply(x: Any, y: Any) -> Any:
+        return x @ y, jnp.ones((3, 6)) @ y.reshape(6, 4), jnp.ones((1, 4)) @ y
+
+    x, y = np.ones((2, 4), np.float32), np.ones((4, 6), np.float32)
+    save_tfjs(tmp_path / "model", Signature(multiply, args=[x, y]))
+    nodes = list_nodes(tmp_path / "model" / "model.json")
+    by_name = {node["name"]: node for node in nodes}
+    operands = [node["input"][1] for node in nodes if "MatMul" in node["op"]]
+    assert len(operands) == 3
+    makers = sorted(by_name[operand]["op"] for operand in operands)
+    assert makers in (["Maximum", "Placeholder", "Placeholder"], ["Maximum", "Maximum", "Reshape"])
+
+
 def test_integers_in_a_convolution_are_refused(tmp_path: Path) -> None:
     x = np.ones((1, 2, 4, 4), np.int32)
     convolve = Signature(lambda x: jax.lax.conv(x, x, (1, 1), "SAME"), args=[x])
