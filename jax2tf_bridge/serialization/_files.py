@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from jax2tf_bridge.errors import FileFormatError, FunctionError
 from jax2tf_bridge.portable import HoldsPortable, PortableFunction, as_portable_function
@@ -170,10 +172,37 @@ def _read_jax_format(data: bytes, file: str | None) -> PortableFunction:
     try:
         return read_exported(data, file=file)
     except FileFormatError as e:
+        if (kind := _name_other_format(data, file)) is not None:
+            raise FileFormatError(
+                f"{file_label(file)} is {kind}, not an exported function. Pass the .jaxfn file "
+                "that export wrote, or the folder of a SavedModel.",
+                file=file,
+            ) from e
         problem = (
             f"It cannot be read as a file of jax.export either: {e}{_suggest_read_weights(data)}"
         )
         raise _make_not_jaxfn_error(data, problem, file) from e
+
+
+_STARTS: Mapping[tuple[int, bytes], str] = MappingProxyType(
+    {
+        (4, b"TFL3"): "a LiteRT model",
+        (0, b"PK\x03\x04"): "a zip archive, as .npz and .keras files are",
+        (0, b"\x89HDF"): "an HDF5 file",
+    }
+)
+"""Names of other formats, by bytes and their place."""
+_SUFFIXES: Mapping[str, str] = MappingProxyType(
+    {".onnx": "an ONNX model", ".pb": "a graph of TensorFlow"}
+)
+"""Names of formats whose bytes do not tell, by the end of the file's name."""
+
+
+def _name_other_format(data: bytes, file: str | None) -> str | None:
+    for (place, start), kind in _STARTS.items():
+        if data.startswith(start, place):
+            return kind
+    return _SUFFIXES.get(os.path.splitext(file or "")[1])
 
 
 def _suggest_read_weights(data: bytes) -> str:

@@ -183,6 +183,27 @@ def test_weights_in_the_place_of_a_function(tmp_path: Path) -> None:
         read_function(tmp_path / "w.msgpack")
 
 
+@pytest.mark.parametrize(
+    ("name", "start", "kind"),
+    [
+        ("f.tflite", b"\x20\0\0\0TFL3", "a LiteRT model"),
+        ("f.onnx", b"\x08\x08\x12\x04jax2", "an ONNX model"),
+        ("f.npz", b"PK\x03\x04", r"a zip archive, as .npz and .keras files are"),
+        ("saved_model.pb", b"\x08\x01", "a graph of TensorFlow"),
+    ],
+)
+def test_files_of_other_formats_are_named(
+    tmp_path: Path, name: str, start: bytes, kind: str
+) -> None:
+    (tmp_path / name).write_bytes(start + bytes(100))
+    with pytest.raises(FileFormatError) as caught:
+        read_function(tmp_path / name)
+    assert str(caught.value) == (
+        f"{tmp_path / name} is {kind}, not an exported function. Pass the .jaxfn file that export "
+        "wrote, or the folder of a SavedModel."
+    )
+
+
 @pytest.mark.parametrize("count", [1, 20, 1 << 16])
 def test_weights_of_every_count_are_told(count: int) -> None:
     # The counts stand in 4 bits, 2 bytes and 4 bytes.
