@@ -363,6 +363,35 @@ def reshape_to_open_size(x: tf.Tensor, shape: tf.Tensor, *, sizes: Sequence[int]
     return tf.reshape(x, tf.stack([count if size == -1 else size for size in sizes]))
 
 
+def invert_real_fft(x: tf.Tensor, lengths: tf.Tensor, *, length: int) -> tf.Tensor:
+    """Inverts a Fourier transform of real numbers along the last axis.
+
+    LiteRT transforms forwards only, and 2**n numbers. The inverse has the same sums of cosines and
+    sines; for other lengths it is a product with their tables.
+    """
+    real, imaginary = tf.math.real(x), tf.math.imag(x)
+    half = length // 2 + 1
+    if length < 4 or length & (length - 1):
+        turns = np.outer(np.arange(half), np.arange(length)) % length / length
+        weights = np.full((half, 1), 2 / length)
+        weights[0 :: length // 2 if length % 2 == 0 else half] = 1 / length
+        tables = (np.cos(2 * np.pi * turns), -np.sin(2 * np.pi * turns))
+        cosines, sines = ((weights * table).astype(np.float32) for table in tables)
+        rows = [tf.reshape(part, [-1, half]) for part in (real, imaginary)]
+        product = tf.add(tf.matmul(rows[0], cosines), tf.matmul(rows[1], sines))
+        return tf.reshape(product, tf.concat([tf.shape(x)[:-1], [length]], 0))
+    inner = np.arange(half - 2, 0, -1)  # backwards, without both ends
+
+    def transform(part: tf.Tensor, mirrored: tf.Tensor) -> tf.Tensor:
+        whole = tf.concat([part, mirrored], -1)
+        return tf.raw_ops.RFFT(input=whole, fft_length=[length], Tcomplex=tf.complex64)
+
+    even = tf.math.real(transform(real, tf.gather(real, inner, axis=-1)))
+    odd = tf.math.imag(transform(imaginary, -tf.gather(imaginary, inner, axis=-1)))
+    first, second = even + odd, tf.gather(even - odd, inner, axis=-1)
+    return tf.concat([first, second], -1) * np.float32(1 / length)
+
+
 def multiply_row(x: tf.Tensor, y: tf.Tensor, *, left: bool, right: bool) -> tf.Tensor:
     """Multiplies a matrix of one row by another.
 
