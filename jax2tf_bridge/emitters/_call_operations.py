@@ -50,6 +50,7 @@ def rewrite_program(
         for_converters=portable.target.for_converters,
         finds_rounding=for_onnx or portable.target.computes_as_trained,
         rounding_seed=portable.target.rounding_seed,
+        splits_complex=portable.target.names_lines and not for_onnx,
     )
     with _name_errors(portable):
         return run_passes(program, passes, portable.name)

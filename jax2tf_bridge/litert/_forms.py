@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.emitters import copy, find_source_line
-from jax2tf_bridge.errors import UnsupportedByTargetError
+from jax2tf_bridge.emitters import copy
 from jax2tf_bridge.litert._kernels import (
     CASTS,
     KERNELS,
@@ -28,7 +27,6 @@ from jax2tf_bridge.litert._kernels import (
     compute_in,
     convert,
     correlate,
-    invert_real_fft,
     multiply_int32,
     multiply_row,
     reshape_to_open_size,
@@ -379,47 +377,13 @@ def _update(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
     return functools.partial(update_slice, write)
 
 
-def _refuse_fft(node: Any, makers: Mapping[str, Any]) -> None:
-    """Raises for a transform to complex numbers; the converter may make a wrong RFFT2D of it."""
-    _refuse(node, "to complex numbers", "Use jnp.fft.rfft for real numbers")
-
-
-def _check_lengths(node: Any, makers: Mapping[str, Any]) -> None:
-    lengths = find_constant(node.input[1], makers)
-    others = [] if lengths is None else [n for n in lengths.tolist() if n & (n - 1)]
-    if others:
-        longer = 1 << others[0].bit_length()
-        _refuse(node, f"of {others[0]} numbers, but of powers of 2", f"Pad them to {longer}")
-
-
-def _refuse(node: Any, reason: str, advice: str) -> None:
-    line = find_source_line(node.name)
-    raise UnsupportedByTargetError(
-        f"LiteRT has no Fourier transform {reason}{f' (at {line})' if line else ''}. {advice}, or "
-        "save a SavedModel for where TensorFlow is (save).",
-        operation=f"tf.{node.op}",
-        source=line,
-    )
-
-
-def _invert_fft(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
-    lengths = find_constant(node.input[1], makers)
-    if lengths is None:
-        return None
-    return functools.partial(invert_real_fft, length=int(lengths[0]))
-
-
 _SPECIAL: Mapping[str, Callable[[Any, Mapping[str, Any]], Kernel | None]] = MappingProxyType(
     {
         "BatchMatMulV2": _product,
         "Cast": _cast,
         "Conv2DBackpropFilter": _filter_gradient,
         "Erfc": _erfc,
-        "FFT": _refuse_fft,
-        "IRFFT": _invert_fft,
         "MatMul": _product,
-        "RFFT": _check_lengths,
-        "RFFT2D": _check_lengths,
         "Squeeze": _squeeze,
         "TensorStridedSliceUpdate": _update,
     }

@@ -363,35 +363,6 @@ def reshape_to_open_size(x: tf.Tensor, shape: tf.Tensor, *, sizes: Sequence[int]
     return tf.reshape(x, tf.stack([count if size == -1 else size for size in sizes]))
 
 
-def invert_real_fft(x: tf.Tensor, lengths: tf.Tensor, *, length: int) -> tf.Tensor:
-    """Inverts a Fourier transform of real numbers along the last axis.
-
-    LiteRT transforms forwards only, and 2**n numbers. The inverse has the same sums of cosines and
-    sines; for other lengths it is a product with their tables.
-    """
-    real, imaginary = tf.math.real(x), tf.math.imag(x)
-    half = length // 2 + 1
-    if length < 4 or length & (length - 1):
-        turns = np.outer(np.arange(half), np.arange(length)) % length / length
-        weights = np.full((half, 1), 2 / length)
-        weights[0 :: length // 2 if length % 2 == 0 else half] = 1 / length
-        tables = (np.cos(2 * np.pi * turns), -np.sin(2 * np.pi * turns))
-        cosines, sines = ((weights * table).astype(np.float32) for table in tables)
-        rows = [tf.reshape(part, [-1, half]) for part in (real, imaginary)]
-        product = tf.add(tf.matmul(rows[0], cosines), tf.matmul(rows[1], sines))
-        return tf.reshape(product, tf.concat([tf.shape(x)[:-1], [length]], 0))
-    inner = np.arange(half - 2, 0, -1)  # backwards, without both ends
-
-    def transform(part: tf.Tensor, mirrored: tf.Tensor) -> tf.Tensor:
-        whole = tf.concat([part, mirrored], -1)
-        return tf.raw_ops.RFFT(input=whole, fft_length=[length], Tcomplex=tf.complex64)
-
-    even = tf.math.real(transform(real, tf.gather(real, inner, axis=-1)))
-    odd = tf.math.imag(transform(imaginary, -tf.gather(imaginary, inner, axis=-1)))
-    first, second = even + odd, tf.gather(even - odd, inner, axis=-1)
-    return tf.concat([first, second], -1) * np.float32(1 / length)
-
-
 def multiply_row(x: tf.Tensor, y: tf.Tensor, *, left: bool, right: bool) -> tf.Tensor:
     """Multiplies a matrix of one row by another.
 
@@ -530,6 +501,23 @@ _BITS_64: Mapping[str, Kernel] = MappingProxyType(
     }
 )
 _COUNTS: Mapping[str, Kernel] = MappingProxyType({"PopulationCount": _population_count})
+
+
+def _make_complex(real: tf.Tensor, imag: tf.Tensor) -> tf.Tensor:
+    """Reads pairs of floats as complex numbers.
+
+    The converter of TensorFlow 2.21 accepts that for arrays of unknown size only, so the number of
+    pairs is made to depend on numbers: the first row is max(0, min(0, ...)).
+    """
+    shape = tf.broadcast_dynamic_shape(tf.shape(real), tf.shape(imag))
+    parts = [tf.broadcast_to(part, shape) for part in (real, imag)]
+    pairs = tf.reshape(tf.stack(parts, -1), [-1, 2])
+    number = tf.bitcast(pairs[0, 0], tf.int32)
+    first = tf.minimum(tf.maximum(number, 0), 0)
+    rows = tf.gather(pairs, tf.range(first, tf.shape(pairs)[0]))
+    return tf.reshape(tf.bitcast(rows, tf.complex64), shape)
+
+
 _FLOATS: Mapping[str, Kernel] = MappingProxyType(
     {
         "Acos": lambda x: tf.atan2(tf.sqrt((1.0 - x) * (1.0 + x)), x),
@@ -539,6 +527,7 @@ _FLOATS: Mapping[str, Kernel] = MappingProxyType(
         "Atan": lambda x: tf.atan2(x, tf.ones_like(x)),
         "Atan2": _atan2,
         "Atanh": lambda x: 0.5 * (_log1p(x) - _log1p(-x)),
+        "Complex": _make_complex,
         "Cosh": _cosh,
         "Erf": _erf,
         "Erfc": _erfc,

@@ -1,5 +1,6 @@
 """Rewrites StableHLO programs: tables of patterns, and passes that apply them."""
 
+from jax2tf_bridge.rewriting._complex_parts import FFT_OF_PARTS as FFT_OF_PARTS
 from jax2tf_bridge.rewriting._fake_quantization import FAKE_QUANTIZE as FAKE_QUANTIZE
 from jax2tf_bridge.rewriting._fusions import FLOOR_DIVIDE as FLOOR_DIVIDE
 from jax2tf_bridge.rewriting._fusions import FLOOR_MODULO as FLOOR_MODULO

@@ -16,6 +16,7 @@ import numpy as np
 
 from jax2tf_bridge._operations import COMPOSITES
 from jax2tf_bridge.bytecode import Block, DenseElements, Operation, Program, TensorType, Value
+from jax2tf_bridge.rewriting._complex_parts import split_complex
 from jax2tf_bridge.rewriting._fake_quantization import FAKE_QUANTIZATIONS, NARROW_PRODUCTS
 from jax2tf_bridge.rewriting._fusions import FUSIONS, FUSIONS_FOR_CONVERTERS
 from jax2tf_bridge.rewriting._inlining import inline_calls
@@ -51,6 +52,7 @@ def passes_for_tensorflow(
     for_converters: bool,
     finds_rounding: bool = False,
     rounding_seed: int | None = None,
+    splits_complex: bool = False,
 ) -> tuple[Pass, ...]:
     """Returns the passes for TensorFlow's own operations.
 
@@ -61,6 +63,7 @@ def passes_for_tensorflow(
       for_converters: whether a converter reads TensorFlow's graph.
       finds_rounding: whether rounding to the steps of integers becomes one operation.
       rounding_seed: the seed for rounding results to shorter floats; None to leave them.
+      splits_complex: whether complex numbers become pairs of real ones.
     """
     fusions: tuple[Pattern, ...] = FUSIONS_FOR_CONVERTERS if for_converters else FUSIONS
     fusions = (*fusions, *NARROW_PRODUCTS)
@@ -74,6 +77,8 @@ def passes_for_tensorflow(
         passes.append(Pass("choose_platform", choose))
     if rounding_seed is not None:  # before bfloat16 is widened, which has larger errors
         passes.append(Pass("round", functools.partial(round_results, seed=rounding_seed)))
+    if splits_complex:
+        passes.append(Pass("split_complex", split_complex))
     if for_converters:
         passes.append(Pass("widen_bfloat16", _widen_bfloat16))
     passes.append(Pass("fuse", functools.partial(rewrite, patterns=fusions)))

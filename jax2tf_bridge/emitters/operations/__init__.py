@@ -13,6 +13,7 @@ from jax2tf_bridge.emitters.operations import (  # noqa: F401
     _dot_general,
     _dynamic_slices,
     _elementwise,
+    _fourier,
     _gather,
     _layers,
     _linalg,
