@@ -93,7 +93,8 @@ def has_complex(converted: Any) -> bool:
 def test_values_are_those_of_jax(function: Callable[[Any, Any], Outputs]) -> None:
     def compute(x: Any, y: Any) -> Outputs:
         results = function(lax.complex(x, y), lax.complex(y, x * x))
-        return jax.tree.map(lambda z: (jnp.real(z), jnp.imag(z)), results)
+        parts: Outputs = jax.tree.map(lambda z: (jnp.real(z), jnp.imag(z)), results)
+        return parts
 
     exported = export(compute, target=TARGET)(X, Y)
     converted = to_tf(exported, with_gradient=False)

@@ -70,8 +70,7 @@ def _fft_of_parts(scope: Scope, operation: Operation, operands: Arrays) -> Array
         )
         for axis, length in zip(axes[:-1], lengths[:-1], strict=True):
             parts = parts.swap(axis).transform(length, is_inverse=False).swap(axis)
-    assert parts.imag is not None
-    if imag is None and len(lengths) == 1:
+    if imag is None and parts.imag is not None and len(lengths) == 1:
         # The first and the middle frequency of real numbers are real, which phases show.
         places = np.arange(lengths[-1])
         is_complex = 2 * places % lengths[-1] != 0
@@ -80,7 +79,7 @@ def _fft_of_parts(scope: Scope, operation: Operation, operands: Arrays) -> Array
         zero = ops.zeros([], tensor.dtype)
         tensor = ops.where(ops.constant(is_complex), tensor, zero)
         parts = replace(parts, imag=scope.new_array(tensor, real.element, parts.imag.sizes))
-    return [parts.real, parts.imag][: len(operation.results)]
+    return [part for part in (parts.real, parts.imag) if part is not None][: len(operation.results)]
 
 
 @dataclass(frozen=True)
