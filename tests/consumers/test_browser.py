@@ -198,7 +198,7 @@ def test_what_webassembly_computes_wrongly_is_replaced(installed: Node, tmp_path
             "six": jax.nn.relu6(z),
             "integers": (z * 1e9).astype(jnp.int32),
             "sorted": jnp.sort(z),
-            "spectrum": jnp.round(jnp.abs(jnp.fft.rfft(jnp.ones(96).at[3].set(2.0))), 3),
+            "spectrum": (jnp.abs(jnp.fft.rfft(jnp.ones(96).at[3].set(2.0))) + 0.1).astype(int),
             "product": jnp.ones((1, 5)) @ image.reshape(5, 16),
             "other_product": jnp.ones((1, 16)) @ image.reshape(16, 5),
             "set": x.at[y].set(7, mode="drop"),
