@@ -7,6 +7,7 @@ from jax2tf_bridge.comparing._distances import ROUNDING_SEEDS as ROUNDING_SEEDS
 from jax2tf_bridge.comparing._distances import Distance as Distance
 from jax2tf_bridge.comparing._distances import bound_rounding_errors as bound_rounding_errors
 from jax2tf_bridge.comparing._distances import describe_differences as describe_differences
+from jax2tf_bridge.comparing._distances import drop_explained as drop_explained
 from jax2tf_bridge.comparing._distances import find_largest_finite as find_largest_finite
 from jax2tf_bridge.comparing._distances import make_difference_error as make_difference_error
 from jax2tf_bridge.comparing._distances import measure_distance as measure_distance

@@ -136,6 +136,34 @@ def _measure_change(array: np.ndarray, rounded: np.ndarray) -> float:
         return find_largest_finite(widen_array(rounded) - widen_array(array))
 
 
+def drop_explained(
+    problems: list[str],
+    expected: Mapping[str, np.ndarray],
+    actual: Mapping[str, np.ndarray],
+    rounded: Iterable[Sequence[np.ndarray]],
+) -> list[str]:
+    """Returns the differences of a converted model that rounding does not explain.
+
+    Args:
+      problems: the differences, as `describe_differences` yields them.
+      expected: the outputs of the original by name.
+      actual: the outputs of the converted model.
+      rounded: the outputs of the rounded original, as for `bound_rounding_errors`. They are read
+        only while there are problems.
+
+    >>> y = {"y": np.array([0.0])}
+    >>> drop_explained(["y differs"], y, {"y": np.array([0.1])}, [[np.array([0.02])]])
+    []
+    """
+    if problems:
+        for bounds in bound_rounding_errors([*expected.values()], rounded):
+            errors = dict(zip(expected, bounds, strict=True))
+            problems = [*describe_differences(expected, actual, rounding_errors=errors)]
+            if not problems:
+                break
+    return problems
+
+
 def describe_differences(
     expected: Mapping[str, np.ndarray],
     actual: Mapping[str, np.ndarray],

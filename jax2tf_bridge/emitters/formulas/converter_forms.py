@@ -64,9 +64,8 @@ def choose(flag: ops.Tensor, x: ops.Tensor, y: ops.Tensor) -> ops.Tensor:
     """Returns x where the flag is set, else y."""
     if get_builder() is not None or ops.executing_eagerly():  # other builders select exactly
         return ops.where(flag, x, y)
-    if (
-        x.dtype == ops.bool
-    ):  # OpenVINO reads some bools as bytes, and refuses both beside each other
+    if x.dtype == ops.bool:
+        # OpenVINO has some bools as bytes, and refuses to select from both kinds.
         first = ops.logical_and(flag, x)
         return ops.logical_or(first, ops.logical_and(ops.logical_not(flag), y))
     if x.dtype == ops.float16:  # which tf2onnx always multiplies
